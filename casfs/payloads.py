@@ -242,6 +242,13 @@ class ReactTurn(TypedDict):
     fault: NotRequired[str]
 
 
+class Review(TypedDict):
+    thread: str
+    comments: list[Any]
+    rounds: list[Any]
+    viewed: dict[str, str]
+
+
 RoleSchema: TypeAlias = dict[str, Any]
 
 

@@ -28,7 +28,7 @@ TRUNK = """
     casfs.trees casfs.trees.diff casfs.trees.git casfs.trees.snapshot casfs.directories
     casfs.trees.restore
     casfs.checkpoints casfs.exchange casfs.attach casfs.sessions
-    casfs.transcripts casfs.rewind casfs.history
+    casfs.transcripts casfs.rewind casfs.history casfs.review
     casfs.native.erofs casfs.native casfs.workspaces casfs.worktrees casfs.actions casfs.plugins
     casfs.maintenance casfs.remotes
 """.split()

@@ -2,9 +2,9 @@
 
 A copy of it stands in a store's `hooks/`, and agents run it as `python3 -IS`, several times for
 each tool call, so it imports built-in modules alone (8 ms in all) and nothing of casfs, whose
-version may change meanwhile. It must never disturb its agent: it prints nothing, ends with 0
-whatever happens, and waits for the daemon WAIT_S at most. Its environment, which holds the person's
-keys, is not recorded.
+version may change meanwhile. It must never disturb its agent: it prints only what the daemon has
+for the agent (the comments of a review), ends with 0 whatever happens, and waits WAIT_S at most.
+Its environment, which holds the person's keys, is not recorded.
 
 The event is durable before the daemon is told. Where the disk is full it goes to the daemon as it
 is; where the daemon is away, too, the times of `missed` say when events were lost, which takes no
@@ -18,6 +18,7 @@ import time
 
 WAIT_S = 0.3
 MAX_EVENT = 64 << 20  # a tool may have printed anything: the rest is cut, and the reader says so
+MAX_ANSWER = 1 << 20
 MAX_SENT = 16 << 20  # to the daemon, of an event that could not be spooled
 SHELLS = (b"sh", b"dash", b"bash", b"zsh", b"fish", b"busybox")
 MODE = 0o600
@@ -130,10 +131,22 @@ def tell(hooks: str, request: bytes) -> bool:
     try:
         while request:
             request = request[connection.send(request) :]
-        connection.recv(1)
+        answer = b""
+        while len(answer) < MAX_ANSWER and (piece := connection.recv(1 << 16)):
+            answer += piece
+        print_for_agent(answer)
     except OSError:
         pass  # it is late: the tree of this moment will say so
     return True
+
+
+def print_for_agent(answer: bytes) -> None:
+    """Prints what the daemon's answer has in hexadecimal digits, since no parser is loaded here."""
+    _, member, digits = answer.partition(b'"print":"')
+    if member:
+        output = bytes.fromhex(digits.partition(b'"')[0].decode("ascii"))
+        while output:
+            output = output[posix.write(1, output) :]
 
 
 def agent_begins(event: bytes) -> bool:

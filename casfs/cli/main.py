@@ -72,6 +72,7 @@ COMMANDS = {
     "sessions": ("sessions", "what agents outside casfs have done"),
     "projects": ("projects", "repositories in which agents have worked"),
     "rewind": ("rewind", "take back what an attached agent did, and keep your own changes"),
+    "review": ("review", "comment on what an agent has changed, and the agent hears it"),
     "mark": ("mark", "give the next checkpoint of a watched directory a message"),
     "action": ("action", "cached commands: run, or replay the result"),
     "plugin": ("plugin", "dependency trees of a name and version, stored once"),
@@ -94,7 +95,7 @@ SECTIONS = {
     "Daily": "init status checkpoint undo redo diff blame log bisect ls cat search workspace"
     " worktree mount umount",
     "Threads (runs of workflows)": "run thread workflow agent daemon web mcp demo",
-    "Any agent": "attach rewind sessions projects detach watch mark",
+    "Any agent": "attach review rewind sessions projects detach watch mark",
     "Remotes": "remote push pull clone",
     "Caches": "action plugin",
     "Store": "gc purge grep pack fsck doctor export import stats config help",

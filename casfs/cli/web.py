@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
@@ -39,14 +40,33 @@ def web(
     if path is not None and (opened or port is not None):
         raise Usage("--socket excludes --port and --open")
     root = store_root() if directory is None else Path(directory).absolute()
+    _serve(root, port or 0, path=path, with_local=with_local, opens=opened)
+
+
+def serve_page(page: str) -> None:
+    """Serves the dashboard and opens a page of it, a path, in the browser, until it is
+    interrupted."""
+    _serve(store_root(), opens=True, page=page)
+
+
+def _serve(
+    root: Path,
+    port: int = 0,
+    path: str | None = None,
+    *,
+    with_local: bool = False,
+    opens: bool = False,
+    page: str = "",
+) -> None:
     check_store(root)
 
     def ready(url: str) -> None:
+        url += f"&page={quote(page)}" if page else ""
         if wants_json():
             echo_json({"url": url}, pretty=False)
         else:
             echo_line(url if path is None else f"{url} at {path}")
-        if opened:
+        if opens:
             open_privately(root / "web.html", url)
 
     try:
@@ -56,7 +76,7 @@ def web(
             raise
         raise Failed(f"no module {error.name}; run `{install_line('web')}`") from None
     where = None if path is None else Path(path).absolute()
-    server.serve(root, port or 0, path=where, ready=ready, with_local=with_local)
+    server.serve(root, port, path=where, ready=ready, with_local=with_local)
 
 
 def open_privately(file: Path, url: str) -> None:

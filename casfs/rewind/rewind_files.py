@@ -206,7 +206,7 @@ def _current(store: Store, directory: Path, steps: list[StepRecord]) -> Recorded
         )
         if answer:
             return RecordedState.of_fields(answer["tree"], answer["fields"])
-    return _look(store, directory, _latest(steps))
+    return _look(store, directory, session_steps.newest_state(steps))
 
 
 def _look(store: Store, directory: Path, base: RecordedState | None) -> RecordedState:
@@ -268,14 +268,3 @@ def _exact(
             undone.repositories[top] = words
     undone.changed.sort(key=lambda change: change.path)
     return undone
-
-
-def _latest(steps: list[StepRecord]) -> RecordedState | None:
-    """Returns the directory as it was last recorded."""
-    for step in reversed(steps):
-        for call in reversed(step.calls):
-            if (state := call.after or call.before) is not None:
-                return state
-        if step.before is not None:
-            return step.before
-    return None

@@ -283,3 +283,14 @@ def state_at(steps: list[StepRecord], point: Point) -> RecordedState:
     if state is None:
         raise NotFound(f"the directory was not recorded at {point}")
     return state
+
+
+def newest_state(steps: list[StepRecord]) -> RecordedState | None:
+    """Returns the directory as it was recorded last."""
+    for step in reversed(steps):
+        for call in reversed(step.calls):
+            if (state := call.after or call.before) is not None:
+                return state
+        if step.before is not None:
+            return step.before
+    return None

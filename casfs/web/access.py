@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 from dataclasses import dataclass
+from html import escape
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -27,12 +28,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from casfs.digest import hash_bytes
 from casfs.system.files import os_errors, replacing
 from casfs.web import connections
+from casfs.web.site import local_path
 
 FILE = "web.json"
 TOKEN_BYTES = 32
 HOSTS = {"localhost", "127.0.0.1", "[::1]"}
 HOW = "Open the address that `casfs web` printed: it has the key to this page.\n"
-REFRESH = '<!doctype html><meta http-equiv="refresh" content="0; url=/"><title>casfs</title>'
+REFRESH = '<!doctype html><meta http-equiv="refresh" content="0; url={}"><title>casfs</title>'
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
@@ -122,11 +124,15 @@ class Access:
             may = scheme.lower() == "bearer" and _same(token, self._key.token)
             return None if may else PlainTextResponse("This needs the token.\n", 401)
         if scope["path"] == "/" and scope["method"] == "GET" and b"token=" in scope["query_string"]:
-            credential = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+            fields = parse_qs(scope["query_string"].decode("latin-1"))
+            credential = fields.get("token", [""])[-1]
             if _same(credential, self._key.token):
                 # A redirect that another site began would come without a strict cookie.
                 other = headers.get("sec-fetch-site") == "cross-site"
-                response = HTMLResponse(REFRESH) if other else RedirectResponse("/", 303)
+                page = local_path(fields.get("page", [""])[-1])
+                response: Response = RedirectResponse(page, 303)
+                if other:
+                    response = HTMLResponse(REFRESH.format(escape(page)))
                 response.set_cookie(
                     self._key.cookie, self._key.session, httponly=True, samesite="strict"
                 )

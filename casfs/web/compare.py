@@ -19,7 +19,7 @@ from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.diff import lines as line_diff
 from casfs.trees.diff import renames, unified_diff
-from casfs.trees.diff.matching import changed_blocks
+from casfs.trees.diff.lines import NumberedLine
 from casfs.trees.tree import Change
 from casfs.web.site import Call
 
@@ -202,8 +202,8 @@ def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LI
     assert not isinstance(after, str)
     hunks = []
     left = 0
-    for hunk in _hunks(before, after):
-        fitting = hunk[: max(0, limit)]
+    for hunk in line_diff.numbered_hunks(before, after):
+        fitting = [_line(numbered) for numbered in hunk[: max(0, limit)]]
         limit -= len(fitting)
         left += len(hunk) - len(fitting)
         if fitting:
@@ -211,27 +211,12 @@ def diff(store: Store, old: Entry | None, new: Entry | None, limit: int = MAX_LI
     return Diff(None, hunks, left)
 
 
-def _hunks(old: list[bytes], new: list[bytes]) -> Iterator[Hunk]:
-    """Yields the changed lines with the equal ones around them."""
-    for group in line_diff.groups(changed_blocks(old, new)):
-        position = max(group[0][0] - line_diff.CONTEXT_LINES, 0)
-        end = min(group[-1][1] + line_diff.CONTEXT_LINES, len(old))
-        shift = group[0][2] - group[0][0]
-        hunk: Hunk = []
-        for i1, i2, j1, j2 in group:
-            hunk += [_line(old[i], i + 1, i + shift + 1) for i in range(position, i1)]
-            hunk += [_line(old[i], i + 1, new=None) for i in range(i1, i2)]
-            hunk += [_line(new[j], old=None, new=j + 1) for j in range(j1, j2)]
-            position = i2
-            shift = j2 - i2
-        yield [*hunk, *(_line(old[i], i + 1, i + shift + 1) for i in range(position, end))]
-
-
-def _line(line: bytes, old: int | None, new: int | None) -> Line:
-    text = line.decode("utf-8", "backslashreplace").removesuffix("\n")
+def _line(numbered: NumberedLine) -> Line:
+    text = numbered.text.decode("utf-8", "backslashreplace").removesuffix("\n")
     if len(text) > MAX_LINE_CHARS:
         text = f"{text[:MAX_LINE_CHARS]}… ({len(text) - MAX_LINE_CHARS} more characters)"
-    return Line(old, new, text=text, ended=line.endswith(b"\n"))
+    ended = numbered.text.endswith(b"\n")
+    return Line(numbered.old, numbered.new, text=text, ended=ended)
 
 
 def pairs(hunk: Hunk) -> Iterator[tuple[Line | None, Line | None]]:

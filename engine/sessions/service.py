@@ -35,6 +35,7 @@ from engine.sessions.directories import Directories
 from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.hook_events import READERS
 from engine.sessions.recorder import SessionRecorder
+from engine.sessions.review_delivery import ReviewDelivery
 from engine.sessions.session_thread import session_end
 
 Answer = dict[str, Any]
@@ -42,6 +43,7 @@ RETRY_S = 10.0
 LOST_S = 30.0
 ASK_S = 0.1  # between a hook's writing of its event and its request
 LOST = "lost-"  # prefix of the names of END events that the daemon makes, without a hook
+MAX_UNASKED = 1000  # events whose hooks have not asked for them yet
 MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool
 
 
@@ -59,6 +61,8 @@ class SessionService:
         self._released: set[str] = set()  # files being recorded whose agents may go on
         self._awaited: dict[str, trio.Event] = {}  # by file: what hooks wait for
         self._asked: set[str] = set()  # files whose hooks have asked for them
+        self._reported: dict[str, spool.Event] = {}  # by file, until its hook has its answer
+        self._reviews = ReviewDelivery(store, log)
         self._sessions: dict[str, trio.MemorySendChannel[tuple[str, SessionEvent]]] = {}
         self._wake = trio.Event()
         self._unspooled = 0
@@ -67,6 +71,7 @@ class SessionService:
             "session_rewind": self._session_rewind,
             "session_settle": self._session_settle,
             "session_state": self._session_state,
+            **self._reviews.operations,
         }
 
     async def run(self) -> None:
@@ -76,6 +81,7 @@ class SessionService:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._end_lost)
+            nursery.start_soon(self._reviews.run)
             while True:
                 self._wake = trio.Event()
                 await self._take_all()
@@ -141,14 +147,19 @@ class SessionService:
             await self._take(file, spool.parse(bytes.fromhex(hex or "")))
         elif file in self._released:
             self._asked.add(file)
-            return {}
+            return await self._output_of_hook(file)
         else:
             self._asked.add(file)
             # The loop takes it, after those before it.
             done = self._awaited.setdefault(file, trio.Event())
             self._wake.set()
         await done.wait()
-        return {}
+        return await self._output_of_hook(file)
+
+    async def _output_of_hook(self, file: str) -> Answer:
+        event = self._reported.pop(file, None)
+        output = None if event is None else await self._reviews.output_of_hook(event)
+        return {} if output is None else {"print": output.hex()}
 
     async def _session_settle(self, id: str) -> Answer:
         """Records which calls of a session are over though its agent has not said so: it was
@@ -202,6 +213,9 @@ class SessionService:
 
     async def _take(self, name: str, reported: spool.Event) -> None:
         self._taken.add(name)
+        self._reported[name] = reported
+        if len(self._reported) > MAX_UNASKED:
+            del self._reported[next(iter(self._reported))]
         try:
             event = events.read(reported, READERS)
             is_recorded = event is not None and not await blocking(partial(self._is_paused, event))

@@ -18,6 +18,7 @@ from casfs.agents import Call
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash, hash_bytes
 from casfs.errors import Conflict, Failed, Invalid
+from casfs.review import comments
 from casfs.store import removals
 from casfs.store.conflict_retry import retry_on_conflict
 from casfs.store.nodes import head_kinds
@@ -205,6 +206,9 @@ def removable_heads(
         # After an undo of a removal the key may have stayed with a newer thread.
         if key_head and key_head.record.get("thread") == thread.id:
             heads.append((name, key_head))
+    review = comments.head_name(thread.id)
+    if (review_head := store.heads.get(review)) is not None:
+        heads.append((review, review_head))
     return heads
 
 

@@ -122,6 +122,7 @@ def test_every_parameter_is_known() -> None:
     assert plain <= {
         "argv",
         "command",
+        "comment",
         "key",
         "name",
         "path",

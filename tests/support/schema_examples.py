@@ -16,6 +16,7 @@ from tests.support.schema_payloads import (
     BYTES_FILE,
     CHECKPOINT,
     COMMAND_DETAIL,
+    COMMENT,
     CONTENT,
     CURSOR_DETAIL,
     CURSOR_TURN,
@@ -31,6 +32,7 @@ from tests.support.schema_payloads import (
     PLANNER_META,
     PRESERVED,
     ROLE,
+    ROUND,
     RULE,
     SESSION,
     STEP,
@@ -360,6 +362,34 @@ EXAMPLES: dict[str, Examples] = {
             ({"question": "?", "answer": "!"}, "$.question"),
         ],
         "refs": refs("question", "answer"),
+    },
+    "review": {
+        "valid": [
+            {"thread": "T", "comments": [COMMENT], "rounds": [ROUND], "viewed": {"a%20b": ""}},
+            {"thread": "T", "comments": [], "rounds": [], "viewed": {}},
+        ],
+        "invalid": [
+            ({"thread": "T", "comments": [], "rounds": []}, "$"),
+            (
+                {
+                    "thread": "T",
+                    "comments": [{**COMMENT, "line": -1}],
+                    "rounds": [],
+                    "viewed": {},
+                },
+                "$.comments[0].line",
+            ),
+            (
+                {
+                    "thread": "T",
+                    "comments": [],
+                    "rounds": [{**ROUND, "state": "lost"}],
+                    "viewed": {},
+                },
+                "$.rounds[0].state",
+            ),
+        ],
+        "refs": refs("root 3", "message"),
     },
     "call-detail": {
         "valid": [

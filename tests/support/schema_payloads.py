@@ -187,6 +187,29 @@ def directory(**lists: list[Any]) -> dict[str, Any]:
     return {**EMPTY_DIRECTORY, **lists}
 
 
+COMMENT = {
+    "number": 1,
+    "tree": h("root 3"),
+    "path": "a%20b",
+    "isOld": False,
+    "line": 2,
+    "count": 1,
+    "text": "Why?",
+    "suggestion": None,
+    "round": 1,
+    "handledAt": None,
+    "answer": "",
+}
+ROUND = {
+    "message": h("message"),
+    "state": "sent",
+    "sentAt": 1,
+    "way": "hook",
+    "offeredAt": 2,
+    "offset": 3,
+    "pid": 4,
+    "heardAt": 0,
+}
 CHECKPOINT = {
     "root": h("root 3"),
     "previous": h("older checkpoint"),

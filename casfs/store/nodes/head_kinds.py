@@ -295,6 +295,7 @@ KINDS = (
             {"size": _count(), "at": TIME, "why": _text()}, substitute=_ref(null=True)
         ),
     ),
+    HeadKind("reviews/", THREAD_ID, types=("review",), document=_object({"waits": FLAG})),
     HeadKind("local/", HASH, types=("directory",), document=_object({}, times=_ref("times"))),
     HeadKind("keys/", "[0-9a-f]{32}", types=("thread-start",), document=_object({"thread": _id()})),
 )

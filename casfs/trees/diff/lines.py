@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from casfs.trees.diff.matching import Block, Lines, changed_blocks
 
 CONTEXT_LINES = 3  # equal lines around a change
 LINE = re.compile(rb"[^\n]*\n|[^\n]+")
+
+
+class NumberedLine(NamedTuple):
+    """A line with its numbers on both sides, from 1; None where it is not there."""
+
+    old: int | None
+    new: int | None
+    text: bytes
 
 
 def split(text: bytes) -> Lines:
@@ -42,6 +51,23 @@ def hunks(old: Lines, new: Lines) -> Iterator[bytes]:
             yield from _prefixed(b"+", new[j1:j2])
             old_index = i2
         yield from _prefixed(b" ", old[old_index:end])
+
+
+def numbered_hunks(old: Lines, new: Lines) -> Iterator[list[NumberedLine]]:
+    """Yields the changed lines with the equal ones around them, hunk by hunk."""
+    for group in groups(changed_blocks(old, new)):
+        position = max(group[0][0] - CONTEXT_LINES, 0)
+        end = min(group[-1][1] + CONTEXT_LINES, len(old))
+        shift = group[0][2] - group[0][0]
+        hunk: list[NumberedLine] = []
+        for i1, i2, j1, j2 in group:
+            hunk += [NumberedLine(i + 1, i + shift + 1, old[i]) for i in range(position, i1)]
+            hunk += [NumberedLine(i + 1, None, old[i]) for i in range(i1, i2)]
+            hunk += [NumberedLine(None, j + 1, new[j]) for j in range(j1, j2)]
+            position = i2
+            shift = j2 - i2
+        hunk += [NumberedLine(i + 1, i + shift + 1, old[i]) for i in range(position, end)]
+        yield hunk
 
 
 def groups(blocks: list[Block]) -> Iterator[list[Block]]:

@@ -135,6 +135,8 @@ def test_a_graph_of_every_type_can_be_put_and_read(store: Store) -> None:
     graph.put("command-detail", example("command-detail"))
     for name in ("question", "answer"):
         graph.put("content", {"text": name, "artifacts": []}, name)
+    graph.put("content", {"text": "message", "artifacts": []}, "message")
+    graph.put("review", example("review"))
     graph.put("human-detail", example("human-detail"))
     graph.put("call-detail", example("call-detail", 1))
     for name in ("tool arguments", "tool result"):

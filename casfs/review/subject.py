@@ -1,0 +1,43 @@
+"""What is reviewed: how the files of a thread were at one of its prompts, and how they are now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from casfs.checkpoints import revisions
+from casfs.digest import TreeHash
+from casfs.errors import NotFound
+from casfs.sessions import session_steps
+from casfs.store.store import Store
+from casfs.threads import sessions, threads
+from casfs.threads.threads import Thread
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`since`: number of the last step whose changes are not reviewed, 0: all are; `old`, `new`:
+    the work, without private files."""
+
+    thread: Thread
+    since: int
+    old: TreeHash
+    new: TreeHash
+
+
+def of_thread(store: Store, thread: Thread, since: int = 0) -> Subject:
+    """Raises NotFound where a step is not there, or no tree of it was kept."""
+    length = threads.length(store, thread)
+    if not 0 <= since <= length:
+        raise NotFound(f"thread {thread.id} has {length} steps, not {since}")
+    old = revisions.step_state(store, thread, since).tree
+    return Subject(thread, since, old=old, new=newest_tree(store, thread))
+
+
+def newest_tree(store: Store, thread: Thread) -> TreeHash:
+    """Returns the work of a thread as it was recorded last, also in its pending step. Raises
+    NotFound."""
+    if thread.pending is not None and sessions.is_session(thread):
+        newest = session_steps.newest_state(session_steps.load(store, thread))
+        if newest is not None:
+            return newest.tree
+    return revisions.step_state(store, thread, None).tree

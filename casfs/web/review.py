@@ -1,0 +1,214 @@
+"""A review: what a thread has changed, by file, with the comments of a person at their lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote_to_bytes, urlencode
+
+from starlette.responses import RedirectResponse, Response
+
+from casfs.errors import Invalid, NotFound
+from casfs.review import anchors, comments, outcomes, subject
+from casfs.review.comments import Comment, Review
+from casfs.review.subject import Subject
+from casfs.sessions import session_steps
+from casfs.sessions.session_steps import CallRecord
+from casfs.store.nodes.directory import File
+from casfs.store.store import Store
+from casfs.threads import lookup, sessions, threads
+from casfs.web import compare
+from casfs.web.actions import ask
+from casfs.web.compare import REMOVED, Diff, FileChange, Line
+from casfs.web.site import Call, is_number
+from casfs.web.thread_table import row_of
+
+MAX_FILES = 2000
+# Of all files that the page itself has; the lines of others are fetched when they are unfolded.
+MAX_LINES = 1000
+MAX_FILE_LINES = 5000
+GENERATED = (b"package-lock.json", b"yarn.lock", b"poetry.lock", b"uv.lock", b"Cargo.lock")
+GENERATED_ENDS = (b".min.js", b".min.css", b".map", b".lock", b"_pb2.py", b".snap")
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A comment as it is shown. `line`: on the side that it is of, None where it is outdated;
+    `call`: which has changed its lines since it was sent."""
+
+    comment: Comment
+    label: str
+    state: str
+    line: int | None
+    call: CallRecord | None = None
+
+
+@dataclass
+class ReviewedFile:
+    """`number`: on the page; `diff`: None where it is fetched on demand; `remarks`: by the side and
+    number of the line below which they stand, 0 for those at the top of the file."""
+
+    number: int
+    change: FileChange
+    is_viewed: bool
+    is_generated: bool
+    diff: Diff | None = None
+    remarks: Mapping[tuple[bool, int], list[Remark]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> bytes:
+        return self.change.change.path
+
+    @property
+    def remark_count(self) -> int:
+        return sum(map(len, self.remarks.values()))
+
+    def below(self, line: Line) -> list[Remark]:
+        """The remarks that stand below a line of the diff."""
+        at_old = self.remarks.get((True, line.old or 0), []) if line.old else []
+        at_new = self.remarks.get((False, line.new or 0), []) if line.new else []
+        return [*at_old, *at_new]
+
+    @property
+    def at_top(self) -> list[Remark]:
+        """Those of the file as a whole, outdated ones, and those on lines that are not shown."""
+        lines = [line for hunk in self.diff.hunks for line in hunk] if self.diff else []
+        shown = {(True, line.old) for line in lines} | {(False, line.new) for line in lines}
+        hidden = [line for line in self.remarks if line[1] == 0 or line not in shown]
+        return [remark for line in hidden for remark in self.remarks[line]]
+
+
+def show(call: Call) -> Response:
+    """The page; `?fragment=file&path=`: the lines of one file."""
+    thread = lookup.find(call.store, call.path["id"])
+    since = call.index("since")
+    reviewed = subject.of_thread(call.store, thread, since)
+    review = comments.load(call.store, thread.id)
+    remarks = _remarks(call.store, review, reviewed)
+    if call.query.get("fragment") == "file":
+        path = unquote_to_bytes(call.query.get("path", ""))
+        file = _one_file(call.store, review, reviewed, path, remarks)
+        return call.page("review.html", file=file, id=thread.id, subject=reviewed)
+    files, is_cut = _files(call.store, review, reviewed, remarks)
+    shown = {file.path for file in files}
+    return call.page(
+        "review.html",
+        id=thread.id,
+        row=row_of(thread.name, thread.head),
+        subject=reviewed,
+        review=review,
+        steps=threads.length(call.store, thread),
+        files=files,
+        is_cut=is_cut,
+        every=[remark for of_file in remarks.values() for remark in of_file],
+        elsewhere=[r for path, each in remarks.items() if path not in shown for r in each],
+        live=f"{thread.name} {comments.head_name(thread.id)}",
+    )
+
+
+def send(call: Call) -> Response:
+    """Has the daemon change the review; goes back to where the form was."""
+    id = lookup.find(call.store, call.path["id"]).id
+    action = call.form.get("action", "")
+    fields: dict[str, object] = {}
+    if action == "send":
+        ask(call, "review_send", id=id)
+    else:
+        names = ("file", "text", "viewed")
+        fields = {name: call.form[name] for name in names if name in call.form}
+        if "tree" in call.form:
+            fields["side"], _, fields["tree"] = call.form["tree"].partition(" ")
+        if call.form.get("suggestion"):
+            fields["suggestion"] = call.form["suggestion"]
+        for name in ("number", "line", "count"):
+            if (text := call.form.get(name)) is not None:
+                if not is_number(text):
+                    raise Invalid(f"{name} must be a number")
+                fields[name] = int(text)
+        ask(call, "review_change", id=id, action=action, **fields)
+    since = {"since": call.form["since"]} if is_number(call.form.get("since", "")) else {}
+    anchor = quote(call.form.get("anchor", ""))
+    return RedirectResponse(f"/threads/{quote(id)}/review?{urlencode(since)}#{anchor}", 303)
+
+
+def _remarks(store: Store, review: Review, reviewed: Subject) -> dict[bytes, list[Remark]]:
+    """Returns what is shown of each comment, by the path that its file has now."""
+    steps = []
+    if sessions.is_session(reviewed.thread) and review.rounds:
+        steps = session_steps.load(store, reviewed.thread)
+    by_path: dict[bytes, list[Remark]] = defaultdict(list)
+    for comment in review.comments:
+        root = reviewed.old if comment.is_old else reviewed.new
+        position = anchors.place(store, comment, root)
+        changed = outcomes.changed_by(store, review, comment, steps) if position is None else None
+        remark = Remark(
+            comment,
+            review.label(comment.number),
+            review.state(comment),
+            None if position is None else position.line,
+            changed,
+        )
+        by_path[comment.path if position is None else position.path].append(remark)
+    return by_path
+
+
+def _files(
+    store: Store, review: Review, reviewed: Subject, remarks: Mapping[bytes, list[Remark]]
+) -> tuple[list[ReviewedFile], bool]:
+    changes, is_cut = compare.changes(store, reviewed.old, new=reviewed.new)
+    files = []
+    left = MAX_LINES
+    for number, (change, kind) in enumerate(changes[:MAX_FILES], 1):
+        file = _file(review, number, FileChange(change, kind, None, None))
+        is_folded = kind == REMOVED or file.is_generated or file.is_viewed
+        if left > 0 and not is_folded:
+            file.diff = compare.diff(store, change.old, change.new, left)
+            left -= sum(map(len, file.diff.hunks))
+        file.remarks = _by_line(remarks.get(file.path, ()))
+        files.append(file)
+    return files, is_cut or len(changes) > MAX_FILES
+
+
+def _one_file(
+    store: Store,
+    review: Review,
+    reviewed: Subject,
+    path: bytes,
+    remarks: Mapping[bytes, list[Remark]],
+) -> ReviewedFile:
+    changes, _ = compare.changes(store, reviewed.old, new=reviewed.new)
+    for number, (change, kind) in enumerate(changes[:MAX_FILES], 1):
+        if change.path == path:
+            file = _file(review, number, FileChange(change, kind, None, None))
+            file.diff = compare.diff(store, change.old, change.new, MAX_FILE_LINES)
+            file.remarks = _by_line(remarks.get(path, ()))
+            return file
+    raise NotFound("the file has not changed any more; load the page again")
+
+
+def _file(review: Review, number: int, change: FileChange) -> ReviewedFile:
+    path = change.change.path
+    name = path.rpartition(b"/")[2]
+    return ReviewedFile(
+        number,
+        change,
+        is_viewed=review.viewed.get(path) == content_mark(change),
+        is_generated=name in GENERATED or name.endswith(GENERATED_ENDS),
+    )
+
+
+def content_mark(change: FileChange) -> str:
+    """Returns what a file is marked as viewed with: another one when its content changes."""
+    new = change.change.new
+    return new.digest.hash if isinstance(new, File) else ""
+
+
+def _by_line(remarks: Sequence[Remark]) -> dict[tuple[bool, int], list[Remark]]:
+    by_line: dict[tuple[bool, int], list[Remark]] = defaultdict(list)
+    for remark in remarks:
+        last = 0
+        if remark.line:
+            last = remark.line + max(remark.comment.count, 1) - 1
+        by_line[remark.comment.is_old, last].append(remark)
+    return by_line

@@ -1,0 +1,244 @@
+"""Brings the comments of a review to the agent of a session, each message once.
+
+An agent that works hears by its hooks: after a call, at the end of its answer, with its person's
+next prompt. One that is idle is given the message by a way of its own (`engine.sessions.inboxes`).
+An offer is noted before it is made, and only the agent's transcript says whether it was heard
+(`engine.sessions.heard`). A message is offered again where an earlier offer is known to be lost:
+its process is gone, or the transcript has come further without it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import trio
+
+from casfs.attach import spool
+from casfs.digest import ThreadId
+from casfs.errors import CasfsError
+from casfs.review import comments, message
+from casfs.review.comments import HEARD, HELD, Review, Round
+from casfs.store.nodes import head_kinds
+from casfs.store.store import Store
+from casfs.store.write_batch import Batch
+from casfs.system.clock import now_ms
+from casfs.system.files import replacing
+from casfs.system.log import Log
+from casfs.system.processes import start_time
+from casfs.threads import sessions, threads
+from casfs.threads.state import CLOSED, state
+from casfs.threads.summary import content_text
+from casfs.threads.threads import Thread
+from engine.blocking import blocking
+from engine.sessions import heard, inboxes, review_requests
+from engine.sessions.heard import Trace
+from engine.sessions.session_thread import session_key
+from engine.threads import lifecycle
+
+Answer = dict[str, Any]
+HOOK = "hook"
+AFTER_CALL = "PostToolUse"
+AT_PROMPT = "UserPromptSubmit"
+AT_END = "Stop"
+NAMES = (AFTER_CALL, AT_PROMPT, AT_END)
+HEARING = ("claude", "codex")  # agents whose hooks and transcripts are known to carry a message
+BYPASSES = "bypassPermissions"
+POLL_S = 0.5  # while a message waits for a session whose agent lives
+# After an offer, in which the agent writes it into its transcript: then it is taken for lost.
+OFFER_MS = 3000
+INBOX_MS = 10_000
+FOLDER = "reviews"  # of the store: messages that are too long for an offer
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A chance to give an agent's process `pid` a message. `is_turn_over`: what it was given in its
+    turn stands in its transcript by now."""
+
+    way: str
+    pid: int
+    is_turn_over: bool
+
+    def may_follow(self, sent: Round, seen: Trace) -> bool:
+        """Returns whether a message that was not heard is offered so: at first, or where an earlier
+        offer is known to be lost."""
+        if not sent.way:
+            return True
+        # codex keeps its queue on disk: what is in there is not lost with the process.
+        if sent.way == inboxes.QUEUE:
+            return False
+        if self.pid != sent.pid:
+            return True
+        if seen is not Trace.NONE:
+            return False
+        age_ms = now_ms() - sent.offered_at
+        return self.is_turn_over and age_ms > (OFFER_MS if sent.way == HOOK else INBOX_MS)
+
+
+class ReviewDelivery:
+    def __init__(self, store: Store, log: Log) -> None:
+        self._store = store
+        self._log = log
+        self._wake = trio.Event()
+        self._bypasses: set[ThreadId] = set()  # sessions whose permissions are bypassed
+        self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
+            "review_send": self._send,
+            "review_change": self._change,
+        }
+
+    async def run(self) -> None:
+        """Offers what waits to the sessions that rest."""
+        while True:
+            self._wake = trio.Event()
+            is_awaited = False
+            try:
+                is_awaited = await blocking(self.offer_to_idle)
+            except Exception as error:  # what one review holds must not end the daemon
+                self._log("reviews not delivered", error=str(error) or repr(error))
+            with trio.move_on_after(POLL_S if is_awaited else math.inf):
+                await self._wake.wait()
+
+    async def _send(self, id: str) -> Answer:
+        thread = await blocking(partial(threads.get, self._store, ThreadId(id)))
+        review = await blocking(partial(message.send, self._store, thread))
+        self._wake.set()
+        return {"round": len(review.rounds)}
+
+    async def _change(self, id: str, action: str, **fields: Any) -> Answer:
+        await blocking(partial(review_requests.change, self._store, ThreadId(id), action, fields))
+        return {}
+
+    async def output_of_hook(self, event: spool.Event) -> bytes | None:
+        """Returns what the hook of an event prints, so that its agent hears a message."""
+        name = event.payload.get("hook_event_name")
+        # What a subagent hears its parent does not.
+        is_of_subagent = "agent_id" in event.payload
+        if event.agent not in HEARING or name not in NAMES or is_of_subagent:
+            return None
+        output = await blocking(partial(self._output, event))
+        if output is not None:
+            self._wake.set()
+        return output
+
+    def _output(self, event: spool.Event) -> bytes | None:
+        name = event.payload["hook_event_name"]
+        thread = self._thread(event)
+        if thread is None:
+            return None
+        self._note_mode(thread.id, event)
+        # The record may have the process before this one still.
+        offer = Offer(HOOK, event.pid, is_turn_over=name != AFTER_CALL)
+        text = self._next(thread, offer, prompt=str(event.payload.get("prompt", "")))
+        if text is None:
+            return None
+        if name == AT_END:
+            return json.dumps({"decision": "block", "reason": text}).encode()
+        context = {"hookEventName": name, "additionalContext": text}
+        return json.dumps({"hookSpecificOutput": context}).encode()
+
+    def _thread(self, event: spool.Event) -> Thread | None:
+        key = session_key(event.agent, str(event.payload.get("session_id")))
+        head = head_kinds.get(self._store.heads, lifecycle.key_name(key))
+        if head is None:
+            return None
+        id = ThreadId(head.record["thread"])
+        is_reviewed = self._store.heads.get(comments.head_name(id)) is not None
+        return threads.get(self._store, id) if is_reviewed else None
+
+    def _note_mode(self, id: ThreadId, event: spool.Event) -> None:
+        if event.payload.get("permission_mode") == BYPASSES:
+            self._bypasses.add(id)
+        else:
+            self._bypasses.discard(id)
+
+    def offer_to_idle(self) -> bool:
+        """Returns whether a message waits still for an agent that lives."""
+        is_awaited = False
+        for id in list(comments.unheard(self._store)):
+            try:
+                is_awaited |= self._offer_to(threads.get(self._store, id))
+            except CasfsError as error:
+                self._log("review not delivered", thread=id, error=str(error))
+        return is_awaited
+
+    def _offer_to(self, thread: Thread) -> bool:
+        """Offers a session what waits for it, if it is idle; returns whether its agent lives."""
+        if not sessions.is_session(thread):
+            return False
+        about = sessions.about(self._store, thread)
+        session = thread.record["session"]
+        pid = session["pid"]
+        lives = session.get("pidStart") is not None and start_time(pid) == session["pidStart"]
+        if not lives or state(thread) == CLOSED:
+            return False
+        way = inboxes.WAYS.get(about["agent"])
+        if thread.pending is not None or way is None or thread.id in self._bypasses:
+            self._decide(thread, None, prompt="")
+            return True
+        text = self._next(thread, Offer(way, pid, is_turn_over=True), prompt="")
+        if text is not None and not inboxes.give(about["agent"], about, pid, text):
+            self._take_back(thread, way)
+        return True
+
+    def _next(self, thread: Thread, offer: Offer, prompt: str) -> str | None:
+        """Returns the message to offer now, of which the offer is noted; None for none."""
+        number = self._decide(thread, offer, prompt)
+        if number is None:
+            return None
+        sent = comments.load(self._store, thread.id).rounds[number - 1]
+        text = content_text(self._store, sent.message)
+        # Arguments of programs can be read by everybody on this machine, so `queue` gets the path.
+        if len(text) <= message.MAX_CHARS and offer.way != inboxes.QUEUE:
+            return text
+        path = self._store.root / FOLDER / f"{thread.id}-{number}.md"
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with replacing(path) as file:
+            file.write(text.encode())
+        return message.pointer(thread.id, number, str(path))
+
+    def _decide(self, thread: Thread, offer: Offer | None, prompt: str) -> int | None:
+        """Notes what was heard; returns the round to offer, whose offer is noted, too. `prompt`:
+        the agent has it, and the transcript perhaps not yet."""
+        offered: list[int] = []
+
+        def make(review: Review, batch: Batch) -> Review:
+            offered.clear()
+            for number in review.waiting:
+                old = review.rounds[number - 1]
+                mark = message.mark(thread.id, number)
+                seen = self._trace(thread, old, mark)
+                if seen is Trace.NONE and mark in prompt:
+                    seen = Trace.QUEUED
+                if seen is Trace.HEARD:
+                    review = review.with_round(number, replace(old, state=HEARD, heard_at=now_ms()))
+                elif seen is Trace.HELD:
+                    review = review.with_round(number, replace(old, state=HELD))
+                elif offer and not offered and offer.may_follow(old, seen):
+                    offered.append(number)
+                    changed = replace(old, way=offer.way, offered_at=now_ms(), pid=offer.pid)
+                    review = review.with_round(number, changed)
+            return review
+
+        comments.change(self._store, thread.id, make)
+        return offered[0] if offered else None
+
+    def _trace(self, thread: Thread, sent: Round, mark: str) -> Trace:
+        transcript = sessions.about(self._store, thread).get("transcript")
+        return heard.trace(transcript, sent.offset, mark)
+
+    def _take_back(self, thread: Thread, way: str) -> None:
+        """Notes that an offer was not taken."""
+
+        def make(review: Review, batch: Batch) -> Review:
+            for number in review.waiting:
+                old = review.rounds[number - 1]
+                if old.way == way:
+                    review = review.with_round(number, replace(old, way="", offered_at=0))
+            return review
+
+        comments.change(self._store, thread.id, make)

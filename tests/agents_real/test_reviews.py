@@ -1,0 +1,85 @@
+"""Comments of a review reach real agents, each once: while they work and while they rest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from casfs.digest import TreeHash
+from casfs.review import comments, message
+from casfs.review.comments import HEARD, Comment, Review
+from casfs.sessions import session_steps
+from casfs.store.store import Store
+from casfs.system import daemon_socket
+from tests.agents_real.conftest import ready
+from tests.agents_real.test_attached import Attached, attached_in
+from tests.support.agent_model import Model
+from tests.support.engine import Cli, until
+
+pytestmark = pytest.mark.agents
+HEARING = ("claude-code", "codex-cli")
+
+
+@pytest.fixture(params=HEARING)
+def attached(
+    request: pytest.FixtureRequest,
+    cli: Cli,
+    disk_store: Store,
+    model: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Attached]:
+    ready(request.param, model.url, monkeypatch)
+    project = tmp_path / "project"
+    with attached_in(project, request.param, cli, disk_store, model, monkeypatch) as made:
+        yield made
+
+
+def reviewed(attached: Attached, text: str = "Say goodbye instead.") -> str:
+    """Comments on the first line of a.txt and sends it; returns the mark of the message."""
+    thread = attached.thread()
+    (step, *_) = session_steps.load(attached.store, thread)
+    state = step.calls[0].after
+    assert state is not None
+    draft = Comment(0, TreeHash(state.tree), b"a.txt", 1, count=1, text=text)
+    comments.change(attached.store, thread.id, lambda review, _: comments.add(review, draft))
+    answer = daemon_socket.request(attached.store.root, "review_send", id=thread.id)
+    return message.mark(thread.id, answer["round"])
+
+
+def review_of(attached: Attached) -> Review:
+    return comments.load(attached.store, attached.thread().id)
+
+
+def heard_in(model: Model, mark: str) -> list[int]:
+    """The requests in which the mark stands for the first time, counted from 0."""
+    counts = [request.text.count(mark) for request in model.requests]
+    return [
+        number
+        for number, count in enumerate(counts)
+        if count > (counts[number - 1] if number else 0)
+    ]
+
+
+@pytest.mark.parametrize("rest", [[("run", "echo hi"), ("say", "Done.")], [("say", "Done.")]])
+def test_an_agent_that_works_hears_at_once(
+    attached: Attached, tmp_path: Path, rest: list[tuple[str, ...]]
+) -> None:
+    go = tmp_path / "go"
+    actions = [("write", "a.txt", "hello"), ("hold", str(go)), *rest]
+    asking = threading.Thread(target=attached.ask, args=("Write it.", *actions))
+    asking.start()
+    try:
+        until(Path(f"{go}.asked").exists, "a request that is held")
+        until(lambda: len(session_steps.load(attached.store, attached.thread())[0].calls) > 0, "x")
+        mark = reviewed(attached)
+    finally:
+        go.touch()
+        asking.join()
+    # The first request that comes after: of the result of the next call, or after the answer.
+    assert heard_in(attached.model, mark) == [2]
+    (sent,) = review_of(attached).rounds
+    assert sent.state == HEARD

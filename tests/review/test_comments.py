@@ -1,0 +1,110 @@
+"""A review is stored as one node: drafts, rounds, what two reviewers do at once."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from casfs.digest import ThreadId, TreeHash
+from casfs.errors import Refused
+from casfs.maintenance import gc
+from casfs.review import comments, message
+from casfs.review.comments import DRAFT, HANDLED, SENT, Comment, Review
+from casfs.store.store import Store
+from casfs.threads import threads
+from engine.threads import lifecycle
+from tests.support.helpers import put_tree
+from tests.support.thread_example import make_thread
+
+
+@pytest.fixture
+def thread(disk_store: Store) -> threads.Thread:
+    return threads.get(disk_store, ThreadId(make_thread(disk_store).id))
+
+
+def draft(store: Store, text: str = "Why?", path: bytes = b"a") -> Comment:
+    tree: TreeHash = put_tree(store, {"a": b"1\n2\n3\n", "\xff.py": b"x\n"})
+    return Comment(0, tree, path, 2, count=1, text=text)
+
+
+def add(store: Store, id: ThreadId, comment: Comment) -> Review:
+    return comments.change(store, id, lambda old, _: comments.add(old, comment))
+
+
+def test_from_draft_to_handled(disk_store: Store, thread: threads.Thread) -> None:
+    id = thread.id
+    review = add(disk_store, id, draft(disk_store))
+    assert comments.load(disk_store, id) == review
+    assert review.state(review.comments[0]) == DRAFT
+    review = message.send(disk_store, thread)
+    assert review.state(review.comments[0]) == SENT
+    assert list(comments.unheard(disk_store)) == [id]
+    review = comments.change(disk_store, id, lambda old, _: comments.handle(old, 1, "Mended."))
+    assert review.state(review.comments[0]) == HANDLED
+    assert comments.load(disk_store, id).comments[0].answer == "Mended."
+
+
+def test_rounds_are_numbered(disk_store: Store, thread: threads.Thread) -> None:
+    for text in ("first", "second"):
+        add(disk_store, thread.id, draft(disk_store, text))
+        message.send(disk_store, thread)
+    review = comments.load(disk_store, thread.id)
+    texts = [disk_store.node(sent.message).payload["text"] for sent in review.rounds]
+    assert [comment.round for comment in review.comments] == [1, 2]
+    assert message.mark(thread.id, 2) in texts[1]
+    assert "first" not in texts[1]
+
+
+def test_what_the_agent_is_told(disk_store: Store, thread: threads.Thread) -> None:
+    add(disk_store, thread.id, draft(disk_store))
+    review = message.send(disk_store, thread)
+    text = disk_store.node(review.rounds[0].message).payload["text"]
+    label = f"{thread.id[-8:]}.1"
+    assert text.startswith(f"[casfs review {thread.id[-8:]} round 1]")
+    assert f"{label}: a, line 2\n  1 | 1\n> 2 | 2\n  3 | 3\nWhy?" in text
+    assert f"casfs review done {label}" in text
+
+
+def test_sent_comments_stay(disk_store: Store, thread: threads.Thread) -> None:
+    add(disk_store, thread.id, draft(disk_store))
+    message.send(disk_store, thread)
+    review = comments.load(disk_store, thread.id)
+    with pytest.raises(Refused, match="was sent in round 1"):
+        comments.remove(review, 1)
+    with pytest.raises(Refused, match="was sent in round 1"):
+        comments.edit(review, 1, "Other")
+    with pytest.raises(Refused, match="nothing to send"):
+        message.send(disk_store, thread)
+
+
+def test_reviewers_at_once_lose_nothing(disk_store: Store, thread: threads.Thread) -> None:
+    def write(name: str) -> None:
+        with Store.open(disk_store.root) as own:
+            for number in range(8):
+                add(own, thread.id, draft(own, f"{name} {number}"))
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "ab"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    review = comments.load(disk_store, thread.id)
+    assert sorted(comment.number for comment in review.comments) == list(range(1, 17))
+    assert {comment.text for comment in review.comments} == {
+        f"{name} {number}" for name in "ab" for number in range(8)
+    }
+
+
+def test_it_is_kept_and_goes_with_its_thread(
+    disk_store: Store,
+    thread: threads.Thread,
+) -> None:
+    add(disk_store, thread.id, draft(disk_store, path=b"\xff.py"))
+    review = message.send(disk_store, thread)
+    gc.collect(disk_store, grace=0)
+    assert comments.load(disk_store, thread.id) == review
+    cancelled = make_thread(disk_store, "01JD0000000000000000000001", status="cancelled")
+    add(disk_store, ThreadId(cancelled.id), draft(disk_store))
+    lifecycle.remove(disk_store, threads.get(disk_store, ThreadId(cancelled.id)))
+    assert disk_store.heads.get(comments.head_name(ThreadId(cancelled.id))) is None
