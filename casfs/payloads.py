@@ -64,6 +64,8 @@ class ThreadRecord(TypedDict):
     definition: NotRequired[NodeHash]
     key: NotRequired[str | None]
     name: NotRequired[str | None]
+    archived: NotRequired[bool]
+    pinned: NotRequired[bool]
     returnCode: NotRequired[int | None]
     origin: NotRequired[str]
     trusted: NotRequired[bool]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from casfs.attach import agents, attachments, spool
 from casfs.attach.attachments import Attachment
+from casfs.directories import projects
 from casfs.store.store import Store
 from casfs.system.clock import moment
 from casfs.threads import sessions
+from casfs.threads.threads import Thread
 
-MAX_SESSIONS = 1000  # that are searched for the last one of an attachment
+MAX_SESSIONS = 1000  # that are searched for those of an attachment
 
 
 def listing(store: Store, env: Mapping[str, str]) -> dict[str, Any]:
@@ -59,27 +63,28 @@ def _elsewhere(attached: Sequence[Attachment], env: Mapping[str, str]) -> Iterat
 
 
 def _state(store: Store, attachment: Attachment) -> dict[str, Any]:
-    last = _last_session(store, attachment)
+    recorded = _sessions(store, attachment)
+    last = max((thread.fields for thread in recorded), key=itemgetter("updatedAt"), default=None)
+    projects_of_all = {projects.of_thread(store, thread) for thread in recorded}
     return {
         "agent": attachment.agent,
         "directory": attachment.directory,
         "file": attachment.file,
         "attachedAt": attachment.attached_ms,
+        "sessions": len(recorded),
+        "projects": len({project.directory for project in projects_of_all if project}),
         "lastSpokeAt": None if last is None else last["updatedAt"],
         "fault": _fault(store, attachment) or (last and last["session"].get("fault")),
     }
 
 
-def _last_session(store: Store, attachment: Attachment) -> Mapping[str, Any] | None:
-    """Returns the record of the session of an attachment that was recorded last."""
-    latest: Mapping[str, Any] | None = None
-    for _, (thread, about) in zip(range(MAX_SESSIONS), sessions.readable(store), strict=False):
-        is_its = about["agent"] == attachment.agent
-        if is_its and _is_in(about["directory"], attachment):
-            fields = thread.fields
-            if latest is None or fields["updatedAt"] > latest["updatedAt"]:
-                latest = fields
-    return latest
+def _sessions(store: Store, attachment: Attachment) -> list[Thread]:
+    """Returns those of the newest MAX_SESSIONS that are of an attachment."""
+    return [
+        thread
+        for thread, about in islice(sessions.readable(store), MAX_SESSIONS)
+        if about["agent"] == attachment.agent and _is_in(about["directory"], attachment)
+    ]
 
 
 def _is_in(directory: str, attachment: Attachment) -> bool:

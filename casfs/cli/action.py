@@ -20,7 +20,7 @@ from casfs.cli.output import echo_json, echo_lines, echo_result, json_option, wa
 from casfs.cli.table import Age, Hash, echo_table
 from casfs.errors import CasfsError, NotFound
 from casfs.store.store import Store
-from casfs.system.clock import rfc3339
+from casfs.system.clock import local_moment
 from casfs.system.safe_text import escape
 from casfs.trees.scratch_store import ScratchStore
 
@@ -204,7 +204,7 @@ def _page(payload: Mapping[str, Any], result: cache.Result | None) -> Iterator[s
     if result is None:
         yield "result: none is cached"
         return
-    took = f"{_seconds(result.duration_ms)}, {rfc3339(result.created_at)}"
+    took = f"{_seconds(result.duration_ms)}, {local_moment(result.created_at)}"
     yield f"result: {result.hash}, exit code {result.exit_code}, {took}"
     yield f"outputs: {result.outputs.tree}"
     yield f"stdout: {result.stdout}"

@@ -19,7 +19,7 @@ from casfs.cli.common import Count, check_store, store_root
 from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_json, echo_line, echo_lines, echo_result, json_option, wants_json
 from casfs.errors import NoDaemon
-from casfs.system.clock import rfc3339
+from casfs.system.clock import local_time, rfc3339
 
 LOG = "daemon.jsonl"
 LOG_POLL_S = 0.2
@@ -185,7 +185,8 @@ def _print_event(line: str) -> None:
         echo_json(event, pretty=False)
         return
     fields = [f"{name}={value}" for name, value in event.items() if name not in ("time", "event")]
-    echo_line(f"{event['time']} {event.get('event')} {' '.join(fields)}")
+    when = local_time(event["time"])
+    echo_line(f"{when} {event.get('event')} {' '.join(fields)}")
 
 
 @daemon.command()

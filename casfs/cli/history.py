@@ -101,6 +101,7 @@ def log(tree: str, as_patch: bool, limit: int | None) -> None:
             {
                 "version": times(details.version(store, log_entry.version)),
                 **change_json(store, log_entry.change),
+                "letter": log_entry.letter,
             }
             for log_entry in log_entries
         ]

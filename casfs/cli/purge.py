@@ -25,7 +25,7 @@ from casfs.store.nodes.directory import File
 from casfs.store.removals import label
 from casfs.store.store import Store
 from casfs.system import daemon_socket
-from casfs.system.clock import rfc3339
+from casfs.system.clock import local_moment, rfc3339
 
 if TYPE_CHECKING:
     from casfs.maintenance.git_copies import GitCopies
@@ -268,7 +268,8 @@ def _value(tombstone: Tombstone) -> dict[str, Any]:
 def _line(tombstone: Tombstone) -> str:
     what = "in part" if tombstone.substitute else "whole"
     why = f", {tombstone.why}" if tombstone.why else ""
-    return f"{tombstone.hash}  {rfc3339(tombstone.purged_at)}  {tombstone.size} bytes, {what}{why}"
+    when = local_moment(tombstone.purged_at)
+    return f"{tombstone.hash}  {when}  {tombstone.size} bytes, {what}{why}"
 
 
 def _list(store: Store) -> None:

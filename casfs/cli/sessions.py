@@ -17,7 +17,7 @@ from casfs.system.clock import moment
 from casfs.threads import sessions as session_threads
 from casfs.threads import threads
 from casfs.threads.state import state
-from casfs.threads.summary import task_line
+from casfs.threads.summary import task_line, title
 
 
 @click.group(cls=LazyGroup)
@@ -31,19 +31,24 @@ def sessions() -> None:
 
 
 @sessions.command("list")
+@click.option("--archived", is_flag=True, help="Only archived ones, which others leave out.")
 @json_option
-def list_() -> None:
-    """List the sessions that this store has recorded, newest first.
+def list_(archived: bool) -> None:
+    """List the sessions that this store has recorded, pinned ones first, then the newest. One
+    without a name is called by the beginning of its first prompt.
 
     \b
     casfs sessions list
     """
     values = []
-    names: list[str] = []  # of the projects
+    shown: list[tuple[str, str]] = []  # project and title
     with open_store() as store:
-        for thread, about in session_threads.readable(store):
+        listed = session_threads.readable(store)
+        matching = (each for each in listed if each[0].is_archived == archived)
+        for thread, about in sorted(matching, key=lambda each: not each[0].is_pinned):
             project = projects.of_thread(store, thread)
-            names.append("" if project is None else project.name)
+            project_name = "" if project is None else project.name
+            shown.append((project_name, title(store, thread)))
             values.append(
                 {
                     "thread": thread.id,
@@ -54,6 +59,9 @@ def list_() -> None:
                     "status": state(thread),
                     "prompts": threads.length(store, thread),
                     "updatedAt": thread.record["updatedAt"],
+                    "name": thread.fields.get("name"),
+                    "archived": thread.is_archived,
+                    "pinned": thread.is_pinned,
                     "first": task_line(store, thread.record["start"]),
                 }
             )
@@ -61,17 +69,17 @@ def list_() -> None:
         (
             value["thread"],
             value["agent"],
-            name,
+            project_name,
             value["status"],
             value["prompts"],
             Age(value["updatedAt"]),
-            value["first"],
+            title_text,
         )
-        for value, name in zip(values, names, strict=True)
+        for value, (project_name, title_text) in zip(values, shown, strict=True)
     ]
     for value in values:
         value["updatedAt"] = moment(value["updatedAt"])
-    echo_table(values, "THREAD AGENT PROJECT STATUS PROMPTS ACTIVE FIRST", rows, whole="THREAD")
+    echo_table(values, "THREAD AGENT PROJECT STATUS PROMPTS ACTIVE TITLE", rows, whole="THREAD")
 
 
 @sessions.command("import")

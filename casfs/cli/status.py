@@ -19,6 +19,7 @@ from casfs.cli.json_values import record, times
 from casfs.cli.output import echo, echo_json, echo_lines, json_option, wants_json, warn
 from casfs.errors import CasfsError
 from casfs.store.store import Store
+from casfs.system.clock import local_time
 from casfs.system.sizes import readable
 from casfs.version import VERSION
 
@@ -173,13 +174,21 @@ def _store_lines(value: dict[str, Any], serving: Mapping[str, object]) -> Iterat
         yield f"watch   {watch['directory']} as {watch['checkpoint'] or watch['name']}"
         yield from (f"        {watch['error']}",) if watch["error"] else ()
     for attached in value["agents"]["attached"]:
-        spoke = attached["lastSpokeAt"]
-        said = f"last spoke {spoke}" if spoke else "has not spoken yet"
-        yield f"agent   {attached['agent']} in {attached['directory'] or 'all projects'}, {said}"
+        yield f"agent   {_agent_text(attached)}"
     for point in value["mounts"]:
         yield f"mount   {point}"
         if point in serving:
             yield f"        {serving[point]}"
+
+
+def _agent_text(attached: Mapping[str, Any]) -> str:
+    text = f"{attached['agent']} in {attached['directory'] or 'all projects'}, "
+    if not attached["lastSpokeAt"]:
+        return text + "has not spoken yet"
+    text += "1 session" if attached["sessions"] == 1 else f"{attached['sessions']} sessions"
+    if attached["directory"] is None:
+        text += f" in {attached['projects']}"
+    return f"{text}, last spoke {local_time(attached['lastSpokeAt'])}"
 
 
 def _shared_lines(shared: dict[str, Any]) -> Iterator[str]:
@@ -194,7 +203,7 @@ def _shared_lines(shared: dict[str, Any]) -> Iterator[str]:
     for machine in shared["machines"]:
         location = f"{machine['host']}:{machine['store']}{' (here)' * machine['here']}"
         daemon = f"daemon runs {machine['running']} threads" if machine["daemon"] else "no daemon"
-        yield f"machine {machine['id']} {location}, {daemon}, seen {machine['seenAt']}"
+        yield f"machine {machine['id']} {location}, {daemon}, seen {local_time(machine['seenAt'])}"
 
 
 def _warnings(value: dict[str, Any]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Tables: on a terminal with headers and aligned columns, elsewhere a line of fields with tabs.
 
-A program reads the same fields in full: no header, sizes in bytes, hashes uncut, times as in
-JSON. A cell is a text (bytes: a name of a file), a number, a `Size`, a `Moment`, an `Age`, a
-`Hash`, `Short` or `Coloured`.
+A program reads the same fields in full: no header, sizes in bytes, hashes uncut. Times are
+those of the local zone; JSON alone has UTC. A cell is a text (bytes: a name of a file), a number, a
+`Size`, a `Moment`, an `Age`, a `Hash`, `Short` or `Coloured`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from casfs.cli import terminal
 from casfs.cli.output import echo_json, wants_json, write_line
-from casfs.system.clock import age, rfc3339
+from casfs.system.clock import age, local_moment
 from casfs.system.safe_text import escape
 from casfs.system.sizes import readable
 
@@ -77,8 +77,8 @@ def echo_table(
 
 
 def date(ms: int) -> str:
-    """Returns a time in UTC, to the second."""
-    return f"{rfc3339(ms)[:19].replace('T', ' ')}Z"
+    """Returns a time in the local zone, to the second."""
+    return local_moment(ms).replace("T", " ")
 
 
 def _plain(cell: Cell) -> str:
@@ -88,7 +88,7 @@ def _plain(cell: Cell) -> str:
         case Hash(text) | Short(text, _):
             return escape(text, one_line=True)
         case Moment(ms) | Age(ms):
-            return rfc3339(ms) if ms else ""
+            return local_moment(ms) if ms else ""
     return _shown(cell)
 
 

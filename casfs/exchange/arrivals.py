@@ -197,7 +197,8 @@ class Names:
             if old is not None and self._origin.is_own:
                 marks = {key: old.record[key] for key in MARKS if key in old.record}
             if old is not None:  # a thread of this machine that comes back
-                marks |= threads.project_fields(old.record)
+                own_fields = threads.FIELDS_OF_THIS_STORE
+                marks |= {key: old.record[key] for key in own_fields if key in old.record}
             if text := self._thread_name(name, head, old):
                 marks["name"] = text
         record = {key: field_value for key, field_value in head.record.items() if key != "name"}

@@ -93,7 +93,7 @@ def without_processes(name: HeadName, head: Head, head_names: Collection[str]) -
         }
         kept_fields = {key: value for key, value in intent.items() if key not in HERE_ONLY}
         record["intent"] = {**kept_fields, **local_fields}
-    for of_this_machine in ("ignored", *threads.PROJECT_FIELDS):
+    for of_this_machine in ("ignored", *threads.FIELDS_OF_THIS_STORE):
         record.pop(of_this_machine, None)
     if session := record.get("session"):
         elsewhere = {key: value for key, value in session.items() if key not in PROCESS_OF_SESSION}

@@ -9,7 +9,7 @@ from casfs.digest import TreeHash
 from casfs.history.blame import find_renamed
 from casfs.history.version import Version
 from casfs.history.versions import Chain, Place
-from casfs.store.nodes.directory import File
+from casfs.store.nodes.directory import File, Subdirectory
 from casfs.system import interruption
 from casfs.trees import tree
 from casfs.trees.tree import Change
@@ -22,6 +22,16 @@ class Changed:
     version: Version
     change: Change
     before: TreeHash | None
+
+    @property
+    def letter(self) -> str:
+        """As of the change; M of a directory, as what is in it has changed."""
+        is_directory = isinstance(self.change.old, Subdirectory)
+        return (
+            "M"
+            if is_directory and isinstance(self.change.new, Subdirectory)
+            else self.change.letter
+        )
 
 
 def log(position: Place | None, path: bytes, within: Chain | None = None) -> Iterator[Changed]:

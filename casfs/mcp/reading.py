@@ -210,7 +210,7 @@ class Reading:
         T other."""
         changed_versions = changes(*versions.find(self.store, path))
         values = (
-            {**details.version(self.store, changed.version), "letter": changed.change.letter}
+            {**details.version(self.store, changed.version), "letter": changed.letter}
             for changed in changed_versions
         )
         return rows("changes", map(times, values), first=offset, limit=limit)

@@ -32,6 +32,11 @@ def local_time(text: str) -> str:
     return local.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
+def local_moment(ms: int) -> str:
+    """Returns a time in ms since 1970 UTC as `local_time`."""
+    return local_time(rfc3339(ms))
+
+
 def moment(ms: int | None) -> str | None:
     """Returns a time in ms since 1970 UTC; None for one that is unknown."""
     return rfc3339(ms) if ms else None

@@ -40,7 +40,15 @@ def listing(store: Store, thread: Thread) -> dict[str, Any]:
         "role": (thread.fields.get("intent") or {}).get("role"),
         "task": task_line(store, thread.fields.get("start")),
         "name": thread.fields.get("name"),
+        "archived": thread.is_archived,
+        "pinned": thread.is_pinned,
     }
+
+
+def title(store: Store, thread: Thread) -> str:
+    """Returns the name that a person has given to a thread, else the beginning of its task."""
+    name = thread.fields.get("name")
+    return name or task_line(store, thread.fields.get("start")) or ""
 
 
 def task_line(store: Store, start: str | None) -> str | None:

@@ -49,6 +49,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     fork        {thread, step} that this thread was forked from, or null
     key         the hash of its idempotency key, or null
     name        given to it by a person, or absent; no other thread has it
+    archived    true where listings leave it out, `pinned` where they have it first, or absent
     agents      a thread-agents node: the agents of a thread with replaced ones, else null
     definition  the workflow node, where it is not that of the thread-start (a fork)
     ignored     the token of its copy of ignored files (`casfs.workspaces.ignored_files`), or absent
@@ -69,6 +70,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from casfs import canonical
@@ -96,6 +98,9 @@ BROKEN = "broken"  # the record is damaged
 SESSION = "session"  # the cause of a session's suspension
 MAX_ANCESTORS = 10
 PROJECT_FIELDS = (PROJECT, WORKTREE) = ("project", "worktree")  # see `casfs.directories.projects`
+NAME = "name"
+FLAGS = (ARCHIVED, PINNED) = ("archived", "pinned")
+FIELDS_OF_THIS_STORE = (*PROJECT_FIELDS, *FLAGS)  # which never leave it
 MAX_CHILDREN = 6  # that a record names
 ID_LENGTH = 26
 
@@ -147,6 +152,14 @@ class Thread:
     @property
     def status(self) -> str:
         return str(self.fields.get("status", BROKEN))
+
+    @property
+    def is_archived(self) -> bool:
+        return self.fields.get(ARCHIVED) is True
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.fields.get(PINNED) is True
 
     @property
     def name(self) -> HeadName:
@@ -202,6 +215,14 @@ def with_field(store: Store, field: str, values: Collection[str]) -> Iterator[Th
     texts = [field_text(field, value) for value in values]
     # A second look: the text may stand in a nested object, and some backends yield all threads.
     return (thread for thread in newest_first(store, texts) if thread.fields.get(field) in values)
+
+
+def listed_first(store: Store, containing: Collection[str] = ()) -> Iterator[Thread]:
+    """Yields the pinned threads and then all others, each newest first. `containing`: as of
+    `Heads.list`, for the others."""
+    pinned = (thread for thread in newest_first(store, [f'"{PINNED}":true']) if thread.is_pinned)
+    unpinned = (thread for thread in newest_first(store, containing) if not thread.is_pinned)
+    return chain(pinned, unpinned)
 
 
 def with_caller(store: Store) -> Iterator[Thread]:

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from casfs.agents import notation
 from casfs.errors import Invalid
 from casfs.system import daemon_socket
+from casfs.threads.threads import FLAGS, NAME
 from casfs.web.site import Call, is_number
 
 
@@ -25,6 +26,15 @@ def resume(call: Call) -> Response:
 
 def cancel(call: Call) -> Response:
     ask(call, "cancel", id=call.path["id"])
+    return call.back()
+
+
+def label(call: Call) -> Response:
+    """Sets the name of a thread, and whether it is pinned or archived: the fields of the form."""
+    labels: dict[str, Any] = {flag: call.form[flag] == "yes" for flag in FLAGS if flag in call.form}
+    if NAME in call.form:
+        labels[NAME] = call.form[NAME].strip()
+    ask(call, "label", id=call.path["id"], **labels)
     return call.back()
 
 

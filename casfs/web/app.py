@@ -56,6 +56,7 @@ DOWNLOADS: list[tuple[str, Handler, str]] = [
 ACTIONS: list[tuple[str, Handler, str]] = [
     ("/threads/{id}/resume", actions.resume, "resume"),
     ("/threads/{id}/cancel", actions.cancel, "cancel"),
+    ("/threads/{id}/label", actions.label, "label"),
     ("/threads/{id}/answer", answer.send, "send"),
     ("/threads/{id}/rewind", rewind.send, "rewound"),
     ("/threads/{id}/review", review.send, "reviewed"),

@@ -21,29 +21,34 @@ PAGE = 25  # rows of a section
 TAIL_BYTES = 4096  # of a program's output, for its last line
 MAX_MESSAGE_CHARS = 160
 FENCE = "```"
-NEWEST = attrgetter("updated_ms", "id"), attrgetter("since_ms", "id")  # of others, of running ones
+# Of others, and of running ones; pinned ones are first.
+NEWEST = attrgetter("pinned", "updated_ms", "id"), attrgetter("pinned", "since_ms", "id")
 TITLES = {NEEDS: "Needs you", RUNNING: "Running", QUEUED: "Queued", ENDED: "Ended today"}
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What is listed; empty texts choose everything. With one, `ended` is not of today alone."""
+    """What is listed; empty texts choose everything but what is archived, which `archived` chooses
+    alone. With one, `ended` is not of today alone."""
 
     state: str = ""
     workflow: str = ""
     project: str = ""
     text: str = ""
+    archived: str = ""
 
     @property
     def any(self) -> bool:
-        return bool(self.state or self.workflow or self.project or self.text)
+        return self != Filter()
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row that is shown. `said`: the last line of its agent; `question`: to a person."""
+    """A row that is shown. `task`: where that is not its title; `said`: the last line of its agent;
+    `question`: to a person."""
 
     row: Row
+    title: str
     task: str
     said: str
     question: str | None
@@ -76,7 +81,7 @@ class Board:
 def show(call: Call) -> Response:
     query = call.query
     chosen = Filter(
-        *(query.get(name, "").strip() for name in ("state", "workflow", "project", "q"))
+        *(query.get(name, "").strip() for name in ("state", "workflow", "project", "q", "archived"))
     )
     firsts = {name: call.index(name) for name in TITLES}
     current_time = datetime.now().astimezone()
@@ -95,7 +100,9 @@ def board(
     since = 0 if chosen.any else int(midnight.timestamp() * 1000)
     rows_by_section: dict[str, list[Row]] = {name: [] for name in TITLES}
     for row in rows:
-        if row.updated_ms < since and row.section == ENDED:
+        if row.archived != bool(chosen.archived):
+            continue
+        if row.updated_ms < since and row.section == ENDED and not row.pinned:
             continue
         if not chosen.any or _fits(row, chosen, table):
             rows_by_section[row.section].append(row)
@@ -134,7 +141,8 @@ def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
 
 def _line(store: Store, table: ThreadTable, row: Row) -> Line:
     said = "" if row.state == BROKEN else last_message(store, row)
-    return Line(row, table.task(row), said=said, question=_question(store, row))
+    task = table.task(row) if row.name else ""
+    return Line(row, table.title(row), task=task, said=said, question=_question(store, row))
 
 
 def _question(store: Store, row: Row) -> str | None:

@@ -35,9 +35,18 @@ def show(call: Call) -> Response:
         if text
         else None
     )
+    ids = {hit.thread for hit in hits.hits} if hits else set()
+    rows = {row.id: row for row in call.site.threads.rows() if row.id in ids} if ids else {}
     types = sorted(call.store.registry.names())
     return call.page(
-        "search.html", found=hits, text=text, type=type, thread=thread, types=types, size=PAGE
+        "search.html",
+        found=hits,
+        rows=rows,
+        text=text,
+        type=type,
+        thread=thread,
+        types=types,
+        size=PAGE,
     )
 
 

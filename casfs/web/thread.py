@@ -56,6 +56,7 @@ class Page:
     whether the caller's thread still exists."""
 
     row: Row
+    title: str = ""
     task: Text | None = None
     lines: Sequence[StepLine] = ()
     first: int = 1
@@ -98,7 +99,7 @@ def page(store: Store, table: ThreadTable, thread: Thread, first: int | None, co
     row = row_of(thread.name, thread.head)
     has_parent = bool(row.parent and store.heads.get(HeadName(f"{threads.HEADS}{row.parent}")))
     if thread.fault is not None:
-        return Page(row, has_parent=has_parent)
+        return Page(row, table.title(row), has_parent=has_parent)
     total = threads.length(store, thread)
     first = max(total - count + 1, 1) if first is None else min(first, max(total, 1))
     nodes = window(store, thread, first=max(first - 1, 1), last=min(first + count - 1, total))
@@ -118,6 +119,7 @@ def page(store: Store, table: ThreadTable, thread: Thread, first: int | None, co
     calls = [child for child in children if child.id in called]
     return Page(
         row=row,
+        title=table.title(row),
         task=texts.content(store, start["input"]),
         lines=lines,
         first=first,

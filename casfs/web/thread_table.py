@@ -25,8 +25,10 @@ from casfs.threads.state import OPEN, QUEUED
 from casfs.threads.summary import head_fields, task_line
 from casfs.threads.threads import (
     BROKEN,
+    CANCELLED,
     HEADS,
     RUNNING,
+    SESSION,
     SUSPENDED,
     Thread,
     ThreadId,
@@ -39,6 +41,7 @@ WARM_AFTER_S = 1.0  # the first page comes first
 WARM_ROWS = 100
 WARM_PAUSE_S = 0.05
 WAITING = ("child", "caller")  # causes of a suspension that ends by itself
+NO_FAULTS = (*WAITING, SESSION, "human", "budget", "rounds")  # causes of a suspension
 NEEDS = "needs"
 ENDED = "ended"
 
@@ -64,8 +67,27 @@ class Row:
     question: str | None
     parent: str | None
     project: Project | None
+    archived: bool
+    pinned: bool
     tokens: int
     wall_ms: int
+
+    @property
+    def is_session(self) -> bool:
+        return self.cause == SESSION
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether its reason says what went wrong, and not for what it waits."""
+        return self.state not in (CANCELLED, QUEUED) and self.cause not in NO_FAULTS
+
+    @property
+    def may_be_stopped(self) -> bool:
+        return self.state in (RUNNING, QUEUED, SUSPENDED) and not self.is_session
+
+    @property
+    def may_go_on(self) -> bool:
+        return self.state == SUSPENDED and not self.is_session
 
 
 class ThreadTable:
@@ -101,6 +123,10 @@ class ThreadTable:
             task = task_line(self._store, row.start) or ""
             self._tasks.put(row.start, task, 1, generation)
         return task
+
+    def title(self, row: Row) -> str:
+        """Returns what a thread is called: its name, else the beginning of its task."""
+        return row.name or self.task(row) or row.workflow
 
     async def warm(self) -> None:
         """Reads what the first questions need, while the server is idle otherwise."""
@@ -154,6 +180,8 @@ def row_of(name: HeadName, head: Head) -> Row:
         question=thread.fields.get("question"),
         parent=fields["parent"],
         project=projects.recorded(thread),
+        archived=thread.is_archived,
+        pinned=thread.is_pinned,
         tokens=spent.get("tokens", 0),
         wall_ms=spent.get("wallMs", 0),
     )

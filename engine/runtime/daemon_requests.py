@@ -1,4 +1,4 @@
-"""The daemon's operations: start, fork, resume, suspend, cancel, compact, wait, checkpoint,
+"""The daemon's operations: start, fork, resume, suspend, cancel, label, compact, wait, checkpoint,
 replay, status.
 
 Each takes the members of a request and returns those of an answer, or raises an error of
@@ -38,6 +38,7 @@ from engine.runtime.thread_requests import ForkRequest, ResumeRequest, StartRequ
 from engine.threads import (
     agent_binding,
     history,
+    labels,
     role_agents,
     transitions,
 )
@@ -63,6 +64,7 @@ class DaemonApi:
             "resume": self._resume,
             "cancel": partial(self._stop, stop_thread.cancel),
             "suspend": partial(self._stop, stop_thread.suspend),
+            "label": self._label,
             "compact": self._compact,
             "wait": self._wait,
             "redact": self._redact,
@@ -111,6 +113,15 @@ class DaemonApi:
 
     async def _stop(self, action: stop_thread.Action, id: ThreadId, **options: str) -> Answer:
         await self._supervisor.stop(id, partial(action, **options))
+        return {"id": id}
+
+    async def _label(self, id: ThreadId, **members: Any) -> Answer:
+        """`members`: of `labels.set_labels`."""
+        head = self._supervisor.head(id)
+        if head is None:
+            await blocking(partial(labels.set_idle, self._store, id, **members))
+        else:
+            await head.move(partial(labels.set_labels, self._store, **members))
         return {"id": id}
 
     async def _compact(

@@ -128,7 +128,10 @@ def begin_step(
         if event.id is not None:
             intent["promptId"] = event.id
         session = _with_fault(_updated(thread, event, name), boundary)
-        return move_head(batch, thread, thread.hash, intent=intent, session=session)
+        changes: dict[str, Any] = {"intent": intent, "session": session}
+        if thread.is_archived:
+            changes[threads.ARCHIVED] = False
+        return move_head(batch, thread, thread.hash, **changes)
 
 
 def begin_call(

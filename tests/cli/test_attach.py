@@ -47,6 +47,8 @@ def test_from_attach_to_detach(cli: Cli, project: Path) -> None:
         until(lambda: spool.names(cli.root) == [], "an empty spool")
         (listed,) = cli("attach", "--list", "--json").json["attached"]
         assert listed["lastSpokeAt"] is not None
+        assert (listed["sessions"], listed["projects"]) == (1, 1)
+        assert f"agent   claude in {project}, 1 session, last spoke 2" in cli("status").text
         assert listed["fault"] is None
         (thread,) = cli("thread", "list", "--json").json
         assert (thread["workflow"], thread["task"]) == ("claude", "Do it")

@@ -90,7 +90,7 @@ def test_log(cli: Cli, thread: Example) -> None:
     head = "00000000@2 tester command 2023-11-14T22:13:22Z M"
     assert cli("log", "fix:src/a.py", "-n", "1").text.splitlines() == [head]
     assert [row["letter"] for row in cli("log", "fix:src/a.py", "--json").json] == ["M", "A"]
-    assert [row["letter"] for row in cli("log", "fix:src", "--json").json] == ["T", "A"]
+    assert [row["letter"] for row in cli("log", "fix:src", "--json").json] == ["M", "A"]
     assert len(cli("log", "fix").text.splitlines()) == 3
     assert "no version up to 01JD0000000000000000000000@3 has none" in cli.refused(
         "log", "fix:none", code=3
@@ -198,6 +198,10 @@ def test_people_get_their_time_and_programs_utc(
     time.tzset()
     try:
         assert " 2023-11-14T17:13:21-05:00 " in cli("blame", "fix:src/a.py").text
+        assert "\t2024-11-18T10:59:22-05:00\t" in cli("thread", "list").text
+        assert "last activity: 2023-11-14 17:13:2" in cli("thread", "show", "fix").text
+        (listed,) = cli("thread", "list", "--json").json
+        assert listed["updatedAt"].endswith("Z")
         (row,) = cli("log", "fix:src/a.py", "-n", "1", "--json").json
         assert row["version"]["recordedAt"] == "2023-11-14T22:13:22.000Z"
     finally:

@@ -234,7 +234,7 @@ def on_a_terminal(root: Path, **more: str) -> bytes:
     ("words", "found"),
     [
         (["thr"], {"thread"}),
-        (["thread", "re"], {"resume", "replay"}),
+        (["thread", "re"], {"resume", "rename", "replay"}),
         (["thread", "log", "--fo"], {"--follow"}),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from casfs.cli.thread.queue import NO_DAEMON
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from engine.workflow import registry as workflows
@@ -64,7 +65,7 @@ def test_their_place_is_shown(
     assert listed(cli) == [
         (third, "queued", None),
         (second, "cancelled", None),
-        (first, "running", None),
+        (first, "interrupted", None),
     ]
     assert "daemon  none\n" in cli("status").text
 
@@ -76,12 +77,18 @@ def test_one_whose_step_was_interrupted_is_queued(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its record says `running`, as its step had begun in the last daemon."""
+    """Its record says `running`, as its step had begun in the last daemon. Between the two it is
+    interrupted."""
     workflows.add(opened, ONE)
     with daemon(cli.root):
         first, second = (start_thread(cli.root, "sample", {"a": agent}) for _ in range(2))
         until(lambda: len(pids(tmp_path / "side")) == 2, "both agents")
-    assert listed(cli) == [(second, "running", None), (first, "running", None)]
+    assert listed(cli) == [(second, "interrupted", None), (first, "interrupted", None)]
+    assert cli("thread", "list", "--status", "running").text == ""
+    for verb in (["list", "--status", "interrupted"], ["show", first]):
+        answer = cli("thread", *verb)
+        assert ("interrupted" in answer.text, "running" in answer.text) == (True, False)
+        assert answer.err == f"casfs: warning: {NO_DAEMON}\n"
     monkeypatch.setenv("CASFS_RUNS_LIMIT", "1")
     with daemon(cli.root):
         (running,) = daemon_socket.request(cli.root, "status")["running"]

@@ -47,6 +47,8 @@ def test_threads(cli: Cli, opened: Store) -> None:
         "role": None,
         "task": "Do it.",
         "name": None,
+        "archived": False,
+        "pinned": False,
         "project": None,
         "worktree": None,
         "queuePlace": None,

@@ -57,6 +57,25 @@ def test_a_thread_is_cancelled(web: Web, disk_store: Store) -> None:
         assert web.post("/threads/NO/cancel", 404).status == 404
 
 
+def test_a_thread_is_named_pinned_and_archived(web: Web, disk_store: Store) -> None:
+    thread = make_thread(disk_store, status="suspended", cause="failure")
+    path = f"/threads/{thread.id}"
+    assert "<h1>Fix the parser. " in web.get(path).text
+    assert "start one with `casfs daemon`" in web.post(f"{path}/label", 503, name="mend").text
+    with daemon(disk_store.root):
+        assert web.post(f"{path}/label", name=" mend ", back=path).headers["location"] == path
+        web.post(f"{path}/label", pinned="yes")
+        web.post(f"{path}/label", archived="yes")
+        record = threads.get(disk_store, ThreadId(thread.id)).record
+        assert [record.get(name) for name in ("name", "pinned", "archived")] == ["mend", True, True]
+        html = web.get(path).text
+        assert "<h1>mend " in html
+        assert 'name="archived" value="no"' in html
+        assert "invalid thread name" in web.post(f"{path}/label", 400, name="<b>").text
+        web.post(f"{path}/label", name="", archived="no", pinned="no")
+    assert threads.get(disk_store, ThreadId(thread.id)).record == thread.head.record
+
+
 def test_without_a_daemon_one_line_says_so(web: Web, disk_store: Store) -> None:
     thread = make_thread(disk_store, status="suspended", cause="failure")
     found = web.post(f"/threads/{thread.id}/resume", 503)

@@ -20,6 +20,7 @@ from tests.support.web import Web, visible
 NOW = datetime.fromtimestamp(STARTED / 1000, UTC)
 INTENT = {"role": "planner", "index": 2, "attempt": 2, "since": STARTED - 5000}
 EVERYTHING = Filter()
+TITLE = "Fix the parser."  # of the example
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&lt;"
 
 
@@ -103,7 +104,7 @@ def test_it_says_the_task_the_last_line_and_what_was_spent(disk_store: Store) ->
         (found,) = board(disk_store, table, Filter(), {}, NOW).sections[1].lines
         return found
 
-    assert (line().task, line().said) == ("Fix the parser.", "I have a plan.")
+    assert (line().title, line().said) == ("Fix the parser.", "I have a plan.")
     row = line().row
     assert (row.role, row.attempt, row.since_ms) == ("planner", 2, STARTED - 5000)
     live = disk_store.root / "live" / ("0" * 32)
@@ -173,3 +174,48 @@ def test_a_card_names_its_project_and_the_filter_chooses_one(disk_store: Store, 
     assert shown(disk_store).projects == sorted(["/src/app", f"/src/{HOSTILE}"])
     (line,) = section(disk_store, "needs", Filter(project="/src/app")).lines
     assert line.row.id == f"01JD{1:022}"
+
+
+def test_pinned_threads_are_first_and_archived_ones_are_asked_for(
+    disk_store: Store, web: Web
+) -> None:
+    failed = {"status": "suspended", "cause": "failure"}
+    make(disk_store, 1, **failed, pinned=True, name="kept")
+    make(disk_store, 2, **failed)
+    make(disk_store, 3, **failed, archived=True)
+    lines = section(disk_store, "needs").lines
+    assert [(line.row.id[-1], line.title) for line in lines] == [("1", "kept"), ("2", TITLE)]
+    assert [line.task for line in lines] == [TITLE, ""], "what is a title is not said twice"
+    (line,) = section(disk_store, "needs", Filter(archived="yes")).lines
+    assert line.row.id[-1] == "3"
+    html = web.get("/?archived=yes").text
+    assert f"01JD{3:022}" in html
+    assert "&amp;archived=yes" in html, "the page that follows shows the same"
+
+
+@pytest.mark.parametrize("state", ["running", "open", "closed"])
+def test_a_session_is_offered_nothing_that_is_refused(
+    disk_store: Store, web: Web, state: str
+) -> None:
+    """Nothing about it is a fault, and no daemon runs it."""
+    session: dict[str, Any] = {"pid": 2, "pidStart": 1, "open": {}}
+    session["ended"] = state == "closed"
+    record = {"status": "suspended", "cause": "session", "reason": "a session of claude"}
+    pending = INTENT if state == "running" else None
+    thread = make(disk_store, **record, session=session, intent=pending)
+    html = web.get(f"/?state={state}").text
+    assert f'<span class="badge {state}">{state}</span>' in html
+    for page in (html, web.get(f"/?fragment=board&state={state}").text):
+        assert f"/threads/{thread.id}/" not in page, "no form"
+        assert 'class="reason"' not in page
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_fault"),
+    [("failure", True), ("unknown", True), ("human", False), ("child", False)],
+)
+def test_only_a_fault_is_red(disk_store: Store, web: Web, cause: str, is_fault: bool) -> None:
+    make(disk_store, status="suspended", cause=cause, reason="so it is")
+    html = web.get("/").text
+    assert ('<p class="reason">so it is</p>' in html) == is_fault
+    assert "so it is" in html

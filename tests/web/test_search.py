@@ -33,10 +33,11 @@ def test_an_index_that_takes_long_is_said(
 
 
 def test_a_hit_leads_to_its_step(web: Web, disk_store: Store) -> None:
-    thread = make_thread(disk_store)
+    thread = make_thread(disk_store, project="/src/app")
     thread.step("planner", "the <b>needle</b> here")
     disk_store.put_node("content", {"text": "a needle elsewhere", "artifacts": []})
     html = web.get("/search?q=needle").text
+    assert f'<a href="/threads/{thread.id}">Fix the parser.</a></b> <a class="project"' in html
     assert f'<a href="/threads/{thread.id}/steps/1">' in html
     assert "the &lt;b&gt;needle&lt;/b&gt; here" in html
     assert visible(html).count("needle") == 2

@@ -10,9 +10,9 @@ import click
 
 from casfs.cli.common import Count, open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import json_option
+from casfs.cli.output import json_option, wants_json, warn
 from casfs.cli.table import Age, Coloured, Short, echo_table
-from casfs.cli.thread.queue import Queue
+from casfs.cli.thread.queue import INTERRUPTED, NO_DAEMON, Queue
 from casfs.cli.thread.status_colours import COLOURS
 from casfs.directories import projects
 from casfs.store.store import Store
@@ -28,6 +28,7 @@ SESSION = '"cause":"session"'
 RECORDS_OF = {
     "running": ('"status":"running"', SESSION),
     "queued": ('"status":"running"',),
+    INTERRUPTED: ('"status":"running"',),
     "suspended": ('"status":"suspended"',),
     "open": (SESSION,),
     "closed": (SESSION,),
@@ -42,15 +43,26 @@ CHARS_OF_MANY = 10
 
 
 @click.command("list")
-@click.option("--status", "states", type=click.Choice(STATES), multiple=True, help="Only these.")
+@click.option(
+    "--status",
+    "states",
+    type=click.Choice((*STATES, INTERRUPTED)),
+    multiple=True,
+    help="Only these.",
+)
 @click.option("--workflow", metavar="NAME", help="Only threads of this workflow.")
 @click.option("--project", metavar="DIR", help="Only threads of this project.")
+@click.option("--archived", is_flag=True, help="Only archived ones, which others leave out.")
 @click.option("--limit", type=Count(1), metavar="N", help="Only the newest N.")
 @json_option
 def list_(
-    states: tuple[str, ...], workflow: str | None, project: str | None, limit: int | None
+    states: tuple[str, ...],
+    workflow: str | None,
+    project: str | None,
+    archived: bool,
+    limit: int | None,
 ) -> None:
-    """List the threads, newest first. The end of an id names a thread.
+    """List the threads, pinned ones first, then the newest. The end of an id names a thread.
 
     \b
     casfs thread list --status failed --status suspended
@@ -62,8 +74,9 @@ def list_(
         records = [record for status in states for record in RECORDS_OF[status]]
         matching = (
             thread
-            for thread in threads.newest_first(store, records)
-            if (not states or queue.state(thread) in states)
+            for thread in threads.listed_first(store, records)
+            if thread.is_archived == archived
+            and (not states or queue.state(thread) in states)
             and (workflow is None or thread.fields.get("workflow") == workflow)
             and (directories is None or _is_of(store, thread, directories))
         )
@@ -93,6 +106,8 @@ def list_(
         rows=rows,
         whole="ID STATUS",
     )
+    if not wants_json() and any(value["status"] == INTERRUPTED for value in values):
+        warn(NO_DAEMON)
 
 
 def _is_of(store: Store, thread: Thread, directories: Sequence[Path]) -> bool:

@@ -1,13 +1,21 @@
-"""What the daemon says of threads whose records say `running`: which run, and which are queued."""
+"""What the daemon says of threads whose records say `running`: which run, and which are queued.
+
+Without one on this machine none runs: a step that had begun is interrupted, and goes on with the
+next daemon. In a store that machines share a lease says which of them runs a thread.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
 
+from casfs.backend.capabilities import SharedByMachines
 from casfs.store.store import Store
 from casfs.threads.state import QUEUED, state
 from casfs.threads.threads import RUNNING, Thread
+
+INTERRUPTED = "interrupted"
+NO_DAEMON = "no daemon runs, so no thread goes on; `casfs daemon` starts one"
 
 
 class Queue:
@@ -21,6 +29,14 @@ class Queue:
         from casfs.system import daemon_socket
 
         return daemon_socket.status(self._store.root) or {}
+
+    @cached_property
+    def _is_stopped(self) -> bool:
+        """Whether no daemon, here or elsewhere, runs a thread of the store."""
+        from casfs.system import daemon_socket
+
+        is_shared = isinstance(self._store.backend, SharedByMachines)
+        return not is_shared and not daemon_socket.runs(self._store.root)
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -44,7 +60,8 @@ class Queue:
             return state(thread)
         if thread.id in self.places:
             return QUEUED
-        return RUNNING if thread.id in self.running else state(thread)
+        recorded = RUNNING if thread.id in self.running else state(thread)
+        return INTERRUPTED if recorded == RUNNING and self._is_stopped else recorded
 
     def fields(self, thread: Thread) -> dict[str, Any]:
         return {"status": self.state(thread), "queuePlace": self.place(thread)}

@@ -12,9 +12,9 @@ import click
 from casfs.agents.acp_profiles import PROFILES
 from casfs.cli.common import open_store
 from casfs.cli.json_values import times
-from casfs.cli.output import echo_lines, json_option, wants_json
+from casfs.cli.output import echo_lines, json_option, wants_json, warn
 from casfs.cli.table import date
-from casfs.cli.thread.queue import Queue
+from casfs.cli.thread.queue import INTERRUPTED, NO_DAEMON, Queue
 from casfs.cli.thread.status_colours import coloured
 from casfs.digest import BlobHash, NodeHash, TreeHash
 from casfs.errors import CasfsError
@@ -53,6 +53,8 @@ def show(id: str, everything: bool) -> None:
         queue = Queue(store)
         value = {**head_fields(thread), **_details(store, thread, count), **queue.fields(thread)}
     echo_lines(times(value), _page(value, queue.place_text(thread)))
+    if not wants_json() and value["status"] == INTERRUPTED:
+        warn(NO_DAEMON)
 
 
 def cache_hit(cached: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from casfs.cli.terminal import paint
+from casfs.cli.thread.queue import INTERRUPTED
 from casfs.threads.state import FAILED, OPEN, STOPPED, SUCCEEDED
 from casfs.threads.threads import BROKEN, CANCELLED, RUNNING, SUSPENDED
 
@@ -10,6 +11,7 @@ COLOURS = {
     RUNNING: "cyan",
     OPEN: "cyan",
     SUSPENDED: "yellow",
+    INTERRUPTED: "yellow",
     SUCCEEDED: "green",
     FAILED: "red",
     STOPPED: "red",

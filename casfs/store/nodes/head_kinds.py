@@ -124,6 +124,8 @@ THREAD = _object(
     definition=_ref("workflow"),
     key=_text(null=True),
     name=_text(null=True),
+    archived=FLAG,
+    pinned=FLAG,
     returnCode=_count(null=True),
     origin=_text(),
     trusted=FLAG,

@@ -272,6 +272,8 @@ def test_a_record_with_everything_in_it_fits(store: Store) -> None:
         spent={"tokens": 10**12, "wallMs": 10**12},
         **{threads.PROJECT: "p" * (MAX_FIELDS_BYTES - len(threads.PROJECT) - len('{"":""}'))},
         name="n" * 64,
+        archived=True,
+        pinned=True,
     )
     now = suspension.suspend(
         store, now, Suspension(letter * 5000, "child", hashes, question=hashes[0])

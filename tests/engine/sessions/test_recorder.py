@@ -22,7 +22,7 @@ from engine import content
 from engine.sessions import session_thread
 from engine.sessions.boundary import Boundary
 from engine.sessions.recorder import SessionRecorder
-from engine.threads import lifecycle, suspension, transitions
+from engine.threads import labels, lifecycle, suspension, transitions
 from tests.support import planted
 from tests.support.helpers import put_tree
 from tests.support.sessions import ClaudeEvents, name
@@ -186,6 +186,16 @@ def test_the_next_prompts_follow(session: Recording) -> None:
     assert [step["index"] for step in session.steps()] == [1, 2, 3]
     # What a person changed between two prompts is none of the agent's.
     assert [step["changes"] for step in session.steps()] == [None] * 3
+
+
+def test_the_next_prompt_ends_the_archive(session: Recording) -> None:
+    session(session.events.prompt("Do it."), {})
+    session(session.events.stop(), {})
+    labels.set_labels(session.store, session.thread, name="kept", archived=True)
+    session(session.events.payload("SessionEnd"), {})
+    assert session.thread.is_archived
+    session(session.events.prompt("And more."), {})
+    assert (session.thread.is_archived, session.thread.record.get("name")) == (False, "kept")
 
 
 def test_a_prompt_without_an_answer(session: Recording) -> None:
