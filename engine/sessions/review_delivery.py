@@ -52,6 +52,7 @@ POLL_S = 0.5  # while a message waits for a session whose agent lives
 # After an offer, in which the agent writes it into its transcript: then it is taken for lost.
 OFFER_MS = 3000
 INBOX_MS = 10_000
+HELD_MS = 360_000  # claude drops what it holds after five minutes
 FOLDER = "reviews"  # of the store: messages that are too long for an offer
 
 
@@ -74,9 +75,9 @@ class Offer:
             return False
         if self.pid != sent.pid:
             return True
-        if seen is not Trace.NONE:
-            return False
         age_ms = now_ms() - sent.offered_at
+        if seen is not Trace.NONE:
+            return seen is Trace.HELD and age_ms > HELD_MS
         return self.is_turn_over and age_ms > (OFFER_MS if sent.way == HOOK else INBOX_MS)
 
 
@@ -85,7 +86,7 @@ class ReviewDelivery:
         self._store = store
         self._log = log
         self._wake = trio.Event()
-        self._bypasses: set[ThreadId] = set()  # sessions whose permissions are bypassed
+        self._bypasses: set[str] = set()  # ids of sessions whose permissions are bypassed
         self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "review_send": self._send,
             "review_change": self._change,
@@ -120,6 +121,7 @@ class ReviewDelivery:
         is_of_subagent = "agent_id" in event.payload
         if event.agent not in HEARING or name not in NAMES or is_of_subagent:
             return None
+        self._note_mode(str(event.payload.get("session_id")), event)
         output = await blocking(partial(self._output, event))
         if output is not None:
             self._wake.set()
@@ -130,7 +132,6 @@ class ReviewDelivery:
         thread = self._thread(event)
         if thread is None:
             return None
-        self._note_mode(thread.id, event)
         # The record may have the process before this one still.
         offer = Offer(HOOK, event.pid, is_turn_over=name != AFTER_CALL)
         text = self._next(thread, offer, prompt=str(event.payload.get("prompt", "")))
@@ -150,7 +151,7 @@ class ReviewDelivery:
         is_reviewed = self._store.heads.get(comments.head_name(id)) is not None
         return threads.get(self._store, id) if is_reviewed else None
 
-    def _note_mode(self, id: ThreadId, event: spool.Event) -> None:
+    def _note_mode(self, id: str, event: spool.Event) -> None:
         if event.payload.get("permission_mode") == BYPASSES:
             self._bypasses.add(id)
         else:
@@ -177,7 +178,7 @@ class ReviewDelivery:
         if not lives or state(thread) == CLOSED:
             return False
         way = inboxes.WAYS.get(about["agent"])
-        if thread.pending is not None or way is None or thread.id in self._bypasses:
+        if thread.pending is not None or way is None or about["id"] in self._bypasses:
             self._decide(thread, None, prompt="")
             return True
         text = self._next(thread, Offer(way, pid, is_turn_over=True), prompt="")

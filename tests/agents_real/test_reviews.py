@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +12,17 @@ import pytest
 
 from casfs.digest import TreeHash
 from casfs.review import comments, message
-from casfs.review.comments import HEARD, Comment, Review
+from casfs.review.comments import HEARD, SENT, Comment, Review
 from casfs.sessions import session_steps
 from casfs.store.store import Store
 from casfs.system import daemon_socket
+from casfs.threads import sessions
 from tests.agents_real.conftest import ready
 from tests.agents_real.test_attached import Attached, attached_in
-from tests.support.agent_model import Model
+from tests.support import terminal_agent
+from tests.support.agent_model import Model, script
 from tests.support.engine import Cli, until
+from tests.support.terminal_agent import TerminalAgent
 
 pytestmark = pytest.mark.agents
 HEARING = ("claude-code", "codex-cli")
@@ -83,3 +88,47 @@ def test_an_agent_that_works_hears_at_once(
     assert heard_in(attached.model, mark) == [2]
     (sent,) = review_of(attached).rounds
     assert sent.state == HEARD
+
+
+@pytest.mark.parametrize("permissions", ["asks", "bypassed"])
+def test_an_idle_agent_is_woken(attached: Attached, tmp_path: Path, permissions: str) -> None:
+    """Claude at once, codex within seconds; one whose permissions are bypassed at its next prompt.
+    Each hears it once."""
+    is_claude = attached.program.agent == "claude"
+    if permissions == "bypassed" and not is_claude:
+        pytest.skip("codex has a queue, and holds nothing in it")
+    home = Path.home()
+    if is_claude:
+        terminal_agent.accept_all_of_claude(home, attached.project)
+    else:
+        terminal_agent.trust_project_of_codex(home, attached.project)
+    argv = [attached.program.agent]
+    if permissions == "bypassed":
+        argv += ["--dangerously-skip-permissions"]
+    with terminal_agent.started(argv, attached.project, os.environ) as agent:
+        begin(agent, attached, ("write", "a.txt", "hello"), ("say", "Done."))
+        count = len(attached.model.requests)
+        mark = reviewed(attached)
+        sent_s = time.monotonic()
+        if permissions == "bypassed":
+            time.sleep(2)
+            assert review_of(attached).rounds[0].state == SENT
+            agent.type(f"Go on {script(('say', 'Done.'))}")
+        until(lambda: any(mark in request.text for request in attached.model.requests), "it hears")
+        waited_s = time.monotonic() - sent_s
+        print(f"{attached.program.agent}: heard after {waited_s:.2f} s")
+        until(lambda: review_of(attached).rounds[0].state == HEARD, "the transcript says so")
+        time.sleep(3)
+    assert heard_in(attached.model, mark) == [count]
+
+
+def begin(agent: TerminalAgent, attached: Attached, *actions: tuple[str, ...]) -> None:
+    """Gives an agent its first prompt, and waits until its turn is over."""
+    if attached.program.agent == "claude":
+        terminal_agent.until_idle_claude(agent, Path.home())
+    else:
+        terminal_agent.until_drawn(agent)
+    agent.type(f"Do it. {script(*actions)}")
+    until(lambda: list(sessions.newest_first(attached.store)), "a session")
+    until(lambda: len(attached.model.requests) >= len(actions), "the last answer")
+    until(lambda: attached.thread().pending is None, "the end of the turn")

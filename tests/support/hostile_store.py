@@ -8,9 +8,10 @@ page shows the payload as it should be.
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from casfs.backend.protocols import Head, HeadName
 from casfs.checkpoints import checkpoint, create
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.digest import NodeHash
+from casfs.review import comments, subject
+from casfs.review.comments import Comment
 from casfs.store.nodes.node import Node
 from casfs.store.store import Store
 from casfs.threads import threads
@@ -133,6 +136,12 @@ def _session(store: Store, folder: Path) -> Thread:
         agent.prompt(ALL)
         for name in NAMES:
             agent.call(partial(write_tree, project, {name: b"x"}), PAYLOADS[3], name)
+        tree = subject.newest_tree(store, agent.thread)
+        drafts = [
+            Comment(0, tree, os.fsencode(name), 1, count=1, text=ALL, suggestion=ALL)
+            for name in NAMES[:2]
+        ]
+        comments.change(store, agent.thread.id, lambda old, _: reduce(comments.add, drafts, old))
         return agent.thread
     finally:
         followed.close()

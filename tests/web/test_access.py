@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+from html import escape
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -34,6 +36,24 @@ def test_an_address_in_a_page_of_another_site_leads_in_too(web: Web) -> None:
     found = web.ask("GET", path, Sec_Fetch_Site="cross-site")
     assert found.headers["set-cookie"].startswith(web.cookie)
     assert (found.status, 'content="0; url=/"' in found.text) == (200, True)
+
+
+@pytest.mark.parametrize(
+    ("page", "leads_to"),
+    [
+        ("/threads/x/review", "/threads/x/review"),
+        ("//evil.example/", "/"),
+        ("https://evil.example/", "/"),
+        ("/\\evil.example", "/"),
+        ('/"><script>', '/"><script>'),
+    ],
+)
+def test_an_address_may_lead_to_a_page_of_this_site(web: Web, page: str, leads_to: str) -> None:
+    path = f"{web.url.removeprefix(web.origin)}&page={quote(page)}"
+    location = web.ask("GET", path).headers["location"]
+    assert unquote(location) == leads_to
+    text = web.ask("GET", path, Sec_Fetch_Site="cross-site").text
+    assert f'content="0; url={escape(leads_to)}"' in text
 
 
 @pytest.mark.parametrize("path", ["/", "/events", "/static/x/casfs.css", "/nothing", "/?token="])

@@ -35,6 +35,7 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
         f"/threads/{site.session.id}/rewind{query}"
         for query in ("", "?done=1", f"?to={len(PAYLOADS) + 1}", "?to=1&exact=1")
     ],
+    "review": lambda site: [f"/threads/{site.session.id}/review"],
     "compare": lambda site: [
         f"/compare?a={site.ended.id}@0&b={site.ended.id}&view={view}" for view in VIEWS
     ],

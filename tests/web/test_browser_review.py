@@ -1,0 +1,109 @@
+"""A person comments on lines in a real browser: by the mouse, with Shift, and by the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import ActionChains, Keys
+
+from casfs.review import comments
+from casfs.review.comments import Comment, Review
+from casfs.store.store import Store
+from tests.support.attached_agent import AttachedAgent
+from tests.support.browser import PHONE, WIDE, Browser
+from tests.support.engine import daemon
+from tests.support.following import OwnSessionDirectory
+from tests.support.web import Web
+
+
+@pytest.fixture
+def agent(disk_store: Store, tmp_path: Path) -> Iterator[AttachedAgent]:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a").write_text("".join(f"line {number}\n" for number in range(1, 9)))
+    followed = OwnSessionDirectory(disk_store, project, None)
+    agent = AttachedAgent(disk_store, project, followed)
+    agent.prompt("Change it")
+    agent.run("sed -i '4s/.*/four/' a; rm -f b; echo locked > uv.lock")
+    with daemon(disk_store.root):
+        yield agent
+    followed.close()
+
+
+@pytest.fixture
+def page(web: Web, chromium: Browser, agent: AttachedAgent) -> Browser:
+    chromium.size(WIDE)
+    chromium.open(web.url)
+    chromium.open(f"{web.origin}/threads/{agent.thread.id}/review")
+    chromium.faults()
+    return chromium
+
+
+def number(page: Browser, line: int, side: str = "new") -> str:
+    return f'#file-1 a.comment-on[data-side="{side}"][data-line="{line}"]'
+
+
+def drafts(agent: AttachedAgent) -> list[Comment]:
+    return comments.load(agent.store, agent.thread.id).drafts
+
+
+def add(page: Browser, agent: AttachedAgent, text: str) -> Comment:
+    """Types a comment into the form that has the focus, and adds it by the keyboard."""
+    before = len(drafts(agent))
+    page.type(text)
+    ActionChains(page.driver).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(
+        Keys.CONTROL
+    ).perform()
+    page.until(lambda: len(drafts(agent)) > before, "a draft")
+    page.until(lambda: text in page.text("#file-1"), "the comment at its line")
+    return drafts(agent)[-1]
+
+
+def test_by_the_mouse(page: Browser, agent: AttachedAgent) -> None:
+    page.find(number(page, 4)).click()
+    draft = add(page, agent, "Why four?")
+    assert (draft.path, draft.line, draft.count, draft.is_old) == (b"a", 4, 1, False)
+    page.find(number(page, 4, "old")).click()
+    assert add(page, agent, "It was line 4.").is_old
+    page.find(number(page, 2)).click()
+    last = page.find(number(page, 5))
+    ActionChains(page.driver).key_down(Keys.SHIFT).click(last).key_up(Keys.SHIFT).perform()
+    draft = add(page, agent, "All of these.")
+    assert (draft.line, draft.count) == (2, 4)
+    assert page.faults() == []
+
+
+def test_by_the_keyboard_on_a_phone(page: Browser, agent: AttachedAgent) -> None:
+    page.size(PHONE)
+    page.tab_to(number(page, 4))
+    page.press("Enter")
+    assert add(page, agent, "Why four?").line == 4
+    assert page.overflow() == 0
+
+
+def test_a_file_that_is_unfolded(page: Browser, agent: AttachedAgent) -> None:
+    page.find("#file-2 > summary").click()
+    page.until(lambda: "locked" in page.text("#file-2"), "the lines of the file")
+    page.find('#file-2 a.comment-on[data-line="1"]').click()
+    page.type("Not this.")
+    page.find("#new-comment button").click()
+    page.until(lambda: drafts(agent), "a draft")
+    assert drafts(agent)[0].path == b"uv.lock"
+
+
+def test_what_became_of_it_is_shown_live(page: Browser, agent: AttachedAgent) -> None:
+    page.find(number(page, 4)).click()
+    add(page, agent, "Why four?")
+    page.find("#status form button").click()
+    page.until(lambda: "Round 1" in page.text("#status"), "the round")
+    page.run("window.kept = true")
+    review = comments.load(agent.store, agent.thread.id)
+
+    def handled(old: Review, _: object) -> Review:
+        return comments.handle(old, review.comments[0].number, "Mended.")
+
+    comments.change(agent.store, agent.thread.id, handled)
+    page.until(lambda: "handled" in page.text("#status"), "the state")
+    assert page.run("return window.kept") is True
