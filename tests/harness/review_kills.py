@@ -1,4 +1,4 @@
-"""Kill a reviewed agent, its hooks, the daemon at random instants: is a comment lost, or told twice?
+"""Kill a reviewed agent, its hooks, the daemon at any instant: is a comment lost, or told twice?
 
     python -m tests.harness.review_kills --kills 200 --seed 1
 
