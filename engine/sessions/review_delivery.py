@@ -178,7 +178,9 @@ class ReviewDelivery:
         if not lives or state(thread) == CLOSED:
             return False
         way = inboxes.WAYS.get(about["agent"])
-        if thread.pending is not None or way is None or about["id"] in self._bypasses:
+        # It would hold the message, and ask its person.
+        would_hold = way == inboxes.INBOX and about["id"] in self._bypasses
+        if thread.pending is not None or way is None or would_hold:
             self._decide(thread, None, prompt="")
             return True
         text = self._next(thread, Offer(way, pid, is_turn_over=True), prompt="")
