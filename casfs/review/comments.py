@@ -122,8 +122,8 @@ def load(store: Store, thread: ThreadId) -> Review:
 
 def unheard(store: Store) -> Iterator[ThreadId]:
     """Yields the threads whose agents have not heard all of their reviews."""
-    for name, head in head_kinds.sound(store.heads, HEADS):
-        if head.record["waits"]:
+    for name, head in store.heads.list(HEADS, containing=['"waits":true']):
+        if head_kinds.fault(name, head) is None and head.record["waits"]:
             yield ThreadId(name[len(HEADS) :])
 
 

@@ -161,6 +161,10 @@ class Daemon:
 
     async def _answer_while_connected(self, line: bytes, stream: trio.SocketStream) -> Answer:
         """Answers; a `wait` is cancelled when the client disconnects."""
+        if b'"session_event"' in line:
+            output = await self._sessions.output_of_hook(line)
+            if output is not None:
+                await stream.send_all(output)
         if b'"wait"' not in line:
             return await self._answer(line)
         answer: Answer = {}

@@ -114,21 +114,26 @@ class ReviewDelivery:
         await blocking(partial(review_requests.change, self._store, ThreadId(id), action, fields))
         return {}
 
-    async def output_of_hook(self, event: spool.Event) -> bytes | None:
-        """Returns what the hook of an event prints, so that its agent hears a message."""
-        name = event.payload.get("hook_event_name")
-        # What a subagent hears its parent does not.
-        is_of_subagent = "agent_id" in event.payload
-        if event.agent not in HEARING or name not in NAMES or is_of_subagent:
+    async def output_of_hook(self, read: Callable[[], spool.Event | None]) -> bytes | None:
+        """Returns what the hook of an event prints, so that its agent hears a message. `read`:
+        returns the event; it is called where a message waits alone."""
+        try:
+            output = await blocking(partial(self._output, read))
+        except Exception as error:  # its hook is answered all the same
+            self._log("review not told", error=str(error) or repr(error))
             return None
-        self._note_mode(str(event.payload.get("session_id")), event)
-        output = await blocking(partial(self._output, event))
         if output is not None:
             self._wake.set()
         return output
 
-    def _output(self, event: spool.Event) -> bytes | None:
-        name = event.payload["hook_event_name"]
+    def _output(self, read: Callable[[], spool.Event | None]) -> bytes | None:
+        event = read() if any(comments.unheard(self._store)) else None
+        # What a subagent hears its parent does not.
+        if event is None or event.agent not in HEARING or "agent_id" in event.payload:
+            return None
+        name = event.payload.get("hook_event_name")
+        if name not in NAMES:
+            return None
         thread = self._thread(event)
         if thread is None:
             return None
@@ -151,7 +156,9 @@ class ReviewDelivery:
         is_reviewed = self._store.heads.get(comments.head_name(id)) is not None
         return threads.get(self._store, id) if is_reviewed else None
 
-    def _note_mode(self, id: str, event: spool.Event) -> None:
+    def note_mode(self, event: spool.Event) -> None:
+        """Notes whether a session asks its person for permissions; called for each event."""
+        id = str(event.payload.get("session_id"))
         if event.payload.get("permission_mode") == BYPASSES:
             self._bypasses.add(id)
         else:

@@ -19,6 +19,7 @@ from typing import Any
 
 import trio
 
+from casfs import canonical
 from casfs.attach import attachments, spool
 from casfs.backend.capabilities import SharedByMachines
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound
@@ -43,7 +44,6 @@ RETRY_S = 10.0
 LOST_S = 30.0
 ASK_S = 0.1  # between a hook's writing of its event and its request
 LOST = "lost-"  # prefix of the names of END events that the daemon makes, without a hook
-MAX_UNASKED = 1000  # events whose hooks have not asked for them yet
 MAX_QUEUED = 1000  # events of one session in memory; the others wait in the spool
 
 
@@ -61,7 +61,6 @@ class SessionService:
         self._released: set[str] = set()  # files being recorded whose agents may go on
         self._awaited: dict[str, trio.Event] = {}  # by file: what hooks wait for
         self._asked: set[str] = set()  # files whose hooks have asked for them
-        self._reported: dict[str, spool.Event] = {}  # by file, until its hook has its answer
         self._reviews = ReviewDelivery(store, log)
         self._sessions: dict[str, trio.MemorySendChannel[tuple[str, SessionEvent]]] = {}
         self._wake = trio.Event()
@@ -147,19 +146,24 @@ class SessionService:
             await self._take(file, spool.parse(bytes.fromhex(hex or "")))
         elif file in self._released:
             self._asked.add(file)
-            return await self._output_of_hook(file)
+            return {}
         else:
             self._asked.add(file)
             # The loop takes it, after those before it.
             done = self._awaited.setdefault(file, trio.Event())
             self._wake.set()
         await done.wait()
-        return await self._output_of_hook(file)
+        return {}
 
-    async def _output_of_hook(self, file: str) -> Answer:
-        event = self._reported.pop(file, None)
-        output = None if event is None else await self._reviews.output_of_hook(event)
-        return {} if output is None else {"print": output.hex()}
+    async def output_of_hook(self, request: bytes) -> bytes | None:
+        """Returns the line that a hook, which asks `session_event`, is to get before its answer:
+        what it prints does not wait for the look, nor for the events before its own."""
+        output = await self._reviews.output_of_hook(partial(self._event_of, request))
+        return None if output is None else b'{"print":"%s"}\n' % output.hex().encode()
+
+    def _event_of(self, request: bytes) -> spool.Event | None:
+        file = canonical.parse(request).get("file")
+        return spool.read(self._store.root, file) if isinstance(file, str) else None
 
     async def _session_settle(self, id: str) -> Answer:
         """Records which calls of a session are over though its agent has not said so: it was
@@ -213,9 +217,7 @@ class SessionService:
 
     async def _take(self, name: str, reported: spool.Event) -> None:
         self._taken.add(name)
-        self._reported[name] = reported
-        if len(self._reported) > MAX_UNASKED:
-            del self._reported[next(iter(self._reported))]
+        self._reviews.note_mode(reported)
         try:
             event = events.read(reported, READERS)
             is_recorded = event is not None and not await blocking(partial(self._is_paused, event))

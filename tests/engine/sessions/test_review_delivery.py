@@ -54,7 +54,8 @@ class Reviewed:
     def hook(self, payload: dict[str, Any], pid: int | None = None) -> dict[str, Any] | None:
         """What the hook of an event prints."""
         event = spool.Event("claude", now_ms(), pid or self.events.pid, payload)
-        output = trio.run(self.delivery.output_of_hook, event)
+        self.delivery.note_mode(event)
+        output = trio.run(self.delivery.output_of_hook, lambda: event)
         return None if output is None else json.loads(output)
 
     def after_call(self, pid: int | None = None, **more: Any) -> str | None:
@@ -275,6 +276,16 @@ def test_a_session_that_is_gone_is_left_alone(
     reviewed.send()
     assert not reviewed.delivery.offer_to_idle()
     assert reviewed.round.way == ""
+
+
+def test_an_event_that_cannot_be_read_ends_nothing(reviewed: Reviewed) -> None:
+    reviewed.send()
+
+    def read() -> spool.Event:
+        raise ValueError("no JSON")
+
+    assert trio.run(reviewed.delivery.output_of_hook, read) is None
+    assert reviewed.logged == [("review not told", {"error": "no JSON"})]
 
 
 def test_a_damaged_review_does_not_stop_others(reviewed: Reviewed, disk_store: Store) -> None:
