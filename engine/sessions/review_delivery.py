@@ -20,9 +20,9 @@ import trio
 
 from casfs.attach import spool
 from casfs.digest import ThreadId
-from casfs.errors import CasfsError
+from casfs.errors import CasfsError, Refused
 from casfs.review import comments, message
-from casfs.review.comments import HEARD, HELD, Review, Round
+from casfs.review.comments import HEARD, HELD, SENT, Review, Round
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -93,7 +93,7 @@ class ReviewDelivery:
         }
 
     async def run(self) -> None:
-        """Offers what waits to the sessions that rest."""
+        """Offers what waits to the sessions that are idle."""
         while True:
             self._wake = trio.Event()
             is_awaited = False
@@ -106,6 +106,11 @@ class ReviewDelivery:
 
     async def _send(self, id: str) -> Answer:
         thread = await blocking(partial(threads.get, self._store, ThreadId(id)))
+        if thread.fields.get("workflow") not in HEARING or not sessions.is_session(thread):
+            raise Refused(
+                f"only attached sessions of {' and '.join(HEARING)} can be told; copy the comments"
+                " from `casfs review list`"
+            )
         review = await blocking(partial(message.send, self._store, thread))
         self._wake.set()
         return {"round": len(review.rounds)}
@@ -226,12 +231,12 @@ class ReviewDelivery:
                     seen = Trace.QUEUED
                 if seen is Trace.HEARD:
                     review = review.with_round(number, replace(old, state=HEARD, heard_at=now_ms()))
-                elif seen is Trace.HELD:
-                    review = review.with_round(number, replace(old, state=HELD))
                 elif offer and not offered and offer.may_follow(old, seen):
                     offered.append(number)
                     changed = replace(old, way=offer.way, offered_at=now_ms(), pid=offer.pid)
-                    review = review.with_round(number, changed)
+                    review = review.with_round(number, replace(changed, state=SENT))
+                elif seen is Trace.HELD:
+                    review = review.with_round(number, replace(old, state=HELD))
             return review
 
         comments.change(self._store, thread.id, make)

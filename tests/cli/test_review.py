@@ -11,6 +11,7 @@ from casfs.store.store import Store
 from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import Cli
 from tests.support.following import OwnSessionDirectory
+from tests.support.thread_example import make_thread
 
 
 @pytest.fixture
@@ -104,3 +105,11 @@ def test_it_is_shown_where_it_stands_now(cli: Cli, agent: AttachedAgent) -> None
 @pytest.mark.usefixtures("own_daemon", "agent")
 def test_bad_input(cli: Cli, arguments: tuple[str, ...], code: int, says: str) -> None:
     assert says in cli.refused("review", *arguments, code=code)
+
+
+@pytest.mark.usefixtures("own_daemon")
+def test_a_thread_of_a_workflow_cannot_be_told(cli: Cli, opened: Store) -> None:
+    thread = make_thread(opened)
+    cli("review", "add", "hello.txt", "Why?", "--of", thread.id)
+    refused = cli.refused("review", "send", thread.id, code=4)
+    assert "only attached sessions of claude and codex can be told; copy the comments" in refused

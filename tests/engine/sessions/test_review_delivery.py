@@ -19,7 +19,7 @@ from casfs.review.comments import HEARD, HELD, SENT, Comment, Round
 from casfs.store.store import Store
 from casfs.system.clock import now_ms
 from engine.sessions import review_delivery
-from engine.sessions.review_delivery import INBOX_MS, OFFER_MS, ReviewDelivery
+from engine.sessions.review_delivery import HELD_MS, INBOX_MS, OFFER_MS, ReviewDelivery
 from tests.support.attached_agent import AttachedAgent
 from tests.support.following import OwnSessionDirectory
 from tests.support.sessions import ClaudeEvents
@@ -259,7 +259,9 @@ def test_where_permissions_are_bypassed_it_waits(reviewed: Reviewed, inbox: sock
     assert reviewed.round.way == ""
 
 
-def test_what_claude_holds_is_said(reviewed: Reviewed, inbox: socket.socket) -> None:
+def test_what_claude_holds_is_said(
+    reviewed: Reviewed, inbox: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reviewed.send()
     reviewed.delivery.offer_to_idle()
     held = f"Held peer message — preview: «{reviewed.mark}» — not delivered"
@@ -267,6 +269,8 @@ def test_what_claude_holds_is_said(reviewed: Reviewed, inbox: socket.socket) -> 
     reviewed.delivery.offer_to_idle()
     assert reviewed.round.state == HELD
     assert reviewed.hook(reviewed.events.prompt("Go on")) is None
+    reviewed.later(HELD_MS + 1000, monkeypatch)
+    assert reviewed.hook(reviewed.events.prompt("Go on"))
 
 
 def test_a_session_that_is_gone_is_left_alone(
