@@ -131,20 +131,29 @@ def tell(hooks: str, request: bytes) -> bool:
     try:
         while request:
             request = request[connection.send(request) :]
-        answer = b""
+        answer = read_answer(connection)
+    except OSError:
+        return True  # the daemon has ended meanwhile; it takes the event when it starts
+    print_for_agent(answer)
+    return True
+
+
+def read_answer(connection: _socket.socket) -> bytes:
+    """Returns what comes in time: what is to be printed comes before the look at the directory."""
+    answer = b""
+    try:
         while len(answer) < MAX_ANSWER and (piece := connection.recv(1 << 16)):
             answer += piece
-        print_for_agent(answer)
-    except OSError:
+    except TimeoutError:
         pass  # it is late: the tree of this moment will say so
-    return True
+    return answer
 
 
 def print_for_agent(answer: bytes) -> None:
     """Prints what the daemon's answer has in hexadecimal digits, since no parser is loaded here."""
-    _, member, digits = answer.partition(b'"print":"')
-    if member:
-        output = bytes.fromhex(digits.partition(b'"')[0].decode("ascii"))
+    digits, end, _ = answer.partition(b'"print":"')[2].partition(b'"')
+    if end:
+        output = bytes.fromhex(digits.decode("ascii"))
         while output:
             output = output[posix.write(1, output) :]
 

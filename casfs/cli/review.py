@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 from functools import reduce
 from pathlib import Path
@@ -17,13 +18,12 @@ from casfs.cli.json_values import moment
 from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_line, echo_result, json_option
 from casfs.cli.table import Cell, echo_table
-from casfs.errors import Conflict, Invalid, Usage
+from casfs.errors import CasfsError, Conflict, Failed, Usage
 from casfs.review import anchors, comments, patch, subject
 from casfs.review.comments import HEARD, HELD, Comment, Review
 from casfs.sessions import find_session
 from casfs.store.store import Store
 from casfs.system import daemon_socket
-from casfs.system.files import replacing
 from casfs.system.paths import printable
 from casfs.threads import lookup, sessions
 from casfs.threads.threads import Thread
@@ -101,18 +101,19 @@ def edit(session: str | None, since: int) -> None:
         thread = reviewed_thread(store, session)
         reviewed = subject.of_thread(store, thread, since)
         text = patch.compose(store, comments.load(store, thread.id), reviewed)
-        # In the store: what was written is there if it cannot be read, or the editor dies.
-        file = store.root / "reviews" / f"{thread.id}.diff"
-        file.parent.mkdir(mode=0o700, exist_ok=True)
-        with replacing(file) as stream:
+        # In the store, each edit its own: it stays if it cannot be read, or the editor dies.
+        folder = store.root / "reviews"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fd, name = tempfile.mkstemp(".diff", f"{thread.id}-", folder)
+        with open(fd, "wb") as stream:
             stream.write(text.encode())
-        click.edit(filename=str(file))
         try:
-            written = patch.parse(store, reviewed, file.read_text("utf-8", "replace"))
-        except Invalid as error:
-            raise Invalid(f"{error}; what you wrote is in {file}") from None
-        comments.change(store, thread.id, lambda old, _: reduce(comments.add, written, old))
-        file.unlink()
+            click.edit(filename=name)
+            written = patch.parse(store, reviewed, Path(name).read_text("utf-8", "replace"))
+            comments.change(store, thread.id, lambda old, _: reduce(comments.add, written, old))
+        except (CasfsError, OSError, click.ClickException) as error:
+            raise Failed(f"{error}; what you wrote is in {name}") from None
+        Path(name).unlink()
     count = len(written)
     echo_line(f"{count} {'draft' if count == 1 else 'drafts'}; `casfs review send` sends all")
 

@@ -35,6 +35,8 @@ def place(store: Store, comment: Comment, root: TreeHash) -> Position | None:
     try:
         old = tree.find(store, comment.tree, comment.path)
         path, new = _followed(store, comment, root)
+        if old is None:
+            return None
         if new is None or comment.line == 0 or tree.is_same(store, old, new):
             return None if new is None else Position(path, comment.line)
         before = unified_diff.text_lines(store, old)

@@ -9,8 +9,10 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
+from casfs.digest import TreeHash
 from casfs.errors import CasfsError, Refused
-from casfs.review import comments
+from casfs.review import comments, subject
+from casfs.review.anchors import place
 from casfs.review.comments import TAIL, Comment, Review, Round
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -35,6 +37,7 @@ def send(store: Store, thread: Thread) -> Review:
     """Makes a round of all drafts, which the daemon brings to the agent. Raises Refused where there
     are none."""
     offset = _transcript_bytes(store, thread)
+    newest = subject.newest_tree(store, thread)
 
     def make(review: Review, batch: Batch) -> Review:
         if not review.drafts:
@@ -45,7 +48,7 @@ def send(store: Store, thread: Thread) -> Review:
             for comment in review.comments
         ]
         closed = replace(review, comments=tuple(sent))
-        text = compose(store, closed, number)
+        text = compose(store, closed, number, newest)
         hash = batch.put_node("content", {"text": text, "artifacts": []}).hash
         return replace(closed, rounds=(*closed.rounds, Round(hash, now_ms(), offset=offset)))
 
@@ -60,15 +63,17 @@ def _transcript_bytes(store: Store, thread: Thread) -> int:
     return 0
 
 
-def compose(store: Store, review: Review, round: int) -> str:
-    """Returns the message of the comments of a round."""
+def compose(store: Store, review: Review, round: int, newest: TreeHash) -> str:
+    """Returns the message of the comments of a round. `newest`: the work as it is now, by which
+    lines are named."""
     of_round = [comment for comment in review.comments if comment.round == round]
     parts = [
         f"{mark(review.thread, round)} A review of your changes, by the person you work for."
         " Deal with each comment, then say so by its number:"
         f' `casfs review done {review.label(of_round[0].number)} -m "what you did"`.'
     ]
-    parts += [_part(store, review, comment) for comment in of_round]
+    for comment in of_round:
+        parts.append(_part(store, review.label(comment.number), comment, newest))
     return "\n\n".join(parts)
 
 
@@ -77,10 +82,15 @@ def pointer(thread: str, round: int, path: str) -> str:
     return f"{mark(thread, round)} A review of your changes waits for you: read {path}"
 
 
-def _part(store: Store, review: Review, comment: Comment) -> str:
-    path = printable(comment.path)
-    state = " as it was before the changes" if comment.is_old else ""
-    lines = [f"{review.label(comment.number)}: {path}{_lines_named(comment)}{state}"]
+def _part(store: Store, label: str, comment: Comment, newest: TreeHash) -> str:
+    note = ", before the changes" if comment.is_old else ""
+    if not comment.is_old:
+        position = place(store, comment, newest)
+        if position is None:
+            note = ", which have changed since; they were" if comment.line else ", changed since"
+        else:
+            comment = replace(comment, tree=newest, path=position.path, line=position.line)
+    lines = [f"{label}: {printable(comment.path)}{_lines_named(comment)}{note}"]
     lines += _quoted(store, comment)
     if comment.text.strip():
         lines.append(comment.text.strip())

@@ -29,6 +29,10 @@ def _changes(store: Store, comment: Comment, call: CallRecord) -> bool:
     if call.before is None or call.after is None or call.before.tree == call.after.tree:
         return False
     try:
+        states = [call.before.tree, call.after.tree]
+        entries = [tree.find(store, root, comment.path) for root in states]
+        if entries[0] == entries[1] and entries[0] is not None:
+            return False
         position = place(store, comment, call.before.tree)
         if position is None:
             return False

@@ -4,7 +4,7 @@ comment on the line above it. What begins with `#:` is said to the person, and n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from casfs.errors import Invalid
 from casfs.review.anchors import place
@@ -103,12 +103,13 @@ def _lines(store: Store, reviewed: Subject) -> Iterator[tuple[_Target | None, st
     changes = tree.changes(store, reviewed.old, reviewed.new)
     for change in renames.detect(store, changes):
         whole = _Target(change.path, is_old=change.new is None)
+        before = change.source or change.path
         yield whole, f"{FILE} {_printable(change.path)}"
-        yield from _file_lines(store, change, whole)
+        yield from _file_lines(store, change, whole, before)
 
 
 def _file_lines(
-    store: Store, change: Change, whole: _Target
+    store: Store, change: Change, whole: _Target, before: bytes
 ) -> Iterator[tuple[_Target | None, str]]:
     old = unified_diff.text_lines(store, change.old)
     new = unified_diff.text_lines(store, change.new)
@@ -121,13 +122,13 @@ def _file_lines(
     for hunk in line_diff.numbered_hunks(old, new):
         yield None, f"@@ {hunk[0].old or '-'} {hunk[0].new or '-'}"
         for line in hunk:
-            yield _target(whole, line), _diff_line(line)
+            yield _target(change.path, before, line), _diff_line(line)
 
 
-def _target(whole: _Target, line: NumberedLine) -> _Target:
+def _target(path: bytes, before: bytes, line: NumberedLine) -> _Target:
     if line.new is None:
-        return replace(whole, is_old=True, line=line.old or 0)
-    return replace(whole, is_old=False, line=line.new)
+        return _Target(before, is_old=True, line=line.old or 0)
+    return _Target(path, line=line.new)
 
 
 def _diff_line(line: NumberedLine) -> str:

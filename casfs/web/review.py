@@ -9,15 +9,17 @@ from urllib.parse import quote, unquote_to_bytes, urlencode
 
 from starlette.responses import RedirectResponse, Response
 
+from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes, is_hash
 from casfs.errors import Invalid, NotFound
 from casfs.review import anchors, comments, outcomes, subject
 from casfs.review.comments import Comment, Review
 from casfs.review.subject import Subject
 from casfs.sessions import session_steps
-from casfs.sessions.session_steps import CallRecord
-from casfs.store.nodes.directory import File
+from casfs.sessions.session_steps import CallRecord, StepRecord
+from casfs.store.nodes.directory import Entry, File, Symlink
 from casfs.store.store import Store
 from casfs.threads import lookup, sessions, threads
+from casfs.trees.tree import Change
 from casfs.web import compare
 from casfs.web.actions import ask
 from casfs.web.compare import REMOVED, Diff, FileChange, Line
@@ -46,11 +48,13 @@ class Remark:
 
 @dataclass
 class ReviewedFile:
-    """`number`: on the page; `diff`: None where it is fetched on demand; `remarks`: by the side and
-    number of the line below which they stand, 0 for those at the top of the file."""
+    """`number`: on the page; `mark`: of its content, by which it is known as viewed; `diff`: None
+    where it is fetched on demand; `remarks`: by the side and number of the line below which they
+    stand, 0 for those at the top of the file."""
 
     number: int
     change: FileChange
+    mark: str
     is_viewed: bool
     is_generated: bool
     diff: Diff | None = None
@@ -59,6 +63,11 @@ class ReviewedFile:
     @property
     def path(self) -> bytes:
         return self.change.change.path
+
+    @property
+    def source(self) -> bytes:
+        """Its path before the changes."""
+        return self.change.change.source or self.path
 
     @property
     def remark_count(self) -> int:
@@ -83,15 +92,21 @@ def show(call: Call) -> Response:
     """The page; `?fragment=file&path=`: the lines of one file."""
     thread = lookup.find(call.store, call.path["id"])
     since = call.index("since")
-    reviewed = subject.of_thread(call.store, thread, since)
     review = comments.load(call.store, thread.id)
-    remarks = _remarks(call.store, review, reviewed)
     if call.query.get("fragment") == "file":
+        # Of the states that the page shows: its lines are numbered by these.
+        old, new = (_tree(call.query.get(name, "")) for name in ("old", "new"))
+        reviewed = Subject(thread, since, old=old, new=new)
+        remarks = _remarks(call.store, review, reviewed, steps=[])
         path = unquote_to_bytes(call.query.get("path", ""))
         file = _one_file(call.store, review, reviewed, path, remarks)
         return call.page("review.html", file=file, id=thread.id, subject=reviewed)
+    reviewed = subject.of_thread(call.store, thread, since)
+    is_session = sessions.is_session(thread) and review.rounds
+    steps = session_steps.load(call.store, thread) if is_session else []
+    remarks = _remarks(call.store, review, reviewed, steps)
     files, is_cut = _files(call.store, review, reviewed, remarks)
-    shown = {file.path for file in files}
+    shown = {file.path for file in files} | {file.source for file in files}
     return call.page(
         "review.html",
         id=thread.id,
@@ -132,11 +147,17 @@ def send(call: Call) -> Response:
     return RedirectResponse(f"/threads/{quote(id)}/review?{urlencode(since)}#{anchor}", 303)
 
 
-def _remarks(store: Store, review: Review, reviewed: Subject) -> dict[bytes, list[Remark]]:
-    """Returns what is shown of each comment, by the path that its file has now."""
-    steps = []
-    if sessions.is_session(reviewed.thread) and review.rounds:
-        steps = session_steps.load(store, reviewed.thread)
+def _tree(hash: str) -> TreeHash:
+    if not is_hash(hash):
+        raise Invalid("which states? Load the page again")
+    return TreeHash(NodeHash(BlobHash(hash)))
+
+
+def _remarks(
+    store: Store, review: Review, reviewed: Subject, steps: list[StepRecord]
+) -> dict[bytes, list[Remark]]:
+    """Returns what is shown of each comment, by the path of its file in the state that it is of.
+    `steps`: in which the call is looked for that changed its lines."""
     by_path: dict[bytes, list[Remark]] = defaultdict(list)
     for comment in review.comments:
         root = reviewed.old if comment.is_old else reviewed.new
@@ -163,9 +184,11 @@ def _files(
         file = _file(review, number, FileChange(change, kind, None, None))
         is_folded = kind == REMOVED or file.is_generated or file.is_viewed
         if left > 0 and not is_folded:
-            file.diff = compare.diff(store, change.old, change.new, left)
-            left -= sum(map(len, file.diff.hunks))
-        file.remarks = _by_line(remarks.get(file.path, ()))
+            diff = compare.diff(store, change.old, change.new, left)
+            left -= sum(map(len, diff.hunks))
+            # One that would be cut is fetched whole.
+            file.diff = None if diff.left else diff
+        file.remarks = _by_line(_of_file(remarks, change))
         files.append(file)
     return files, is_cut or len(changes) > MAX_FILES
 
@@ -182,7 +205,7 @@ def _one_file(
         if change.path == path:
             file = _file(review, number, FileChange(change, kind, None, None))
             file.diff = compare.diff(store, change.old, change.new, MAX_FILE_LINES)
-            file.remarks = _by_line(remarks.get(path, ()))
+            file.remarks = _by_line(_of_file(remarks, change))
             return file
     raise NotFound("the file has not changed any more; load the page again")
 
@@ -190,18 +213,28 @@ def _one_file(
 def _file(review: Review, number: int, change: FileChange) -> ReviewedFile:
     path = change.change.path
     name = path.rpartition(b"/")[2]
+    mark = _content_mark(change.change.new)
     return ReviewedFile(
         number,
         change,
-        is_viewed=review.viewed.get(path) == content_mark(change),
+        mark=mark,
+        is_viewed=review.viewed.get(path) == mark,
         is_generated=name in GENERATED or name.endswith(GENERATED_ENDS),
     )
 
 
-def content_mark(change: FileChange) -> str:
+def _of_file(remarks: Mapping[bytes, list[Remark]], change: Change) -> list[Remark]:
+    source = change.source or change.path
+    before = [remark for remark in remarks.get(source, ()) if remark.comment.is_old]
+    after = [remark for remark in remarks.get(change.path, ()) if not remark.comment.is_old]
+    return before + after
+
+
+def _content_mark(entry: Entry | None) -> str:
     """Returns what a file is marked as viewed with: another one when its content changes."""
-    new = change.change.new
-    return new.digest.hash if isinstance(new, File) else ""
+    if isinstance(entry, Symlink):
+        return hash_bytes(entry.target)
+    return entry.digest.hash if isinstance(entry, File) else ""
 
 
 def _by_line(remarks: Sequence[Remark]) -> dict[tuple[bool, int], list[Remark]]:

@@ -162,9 +162,9 @@ class Daemon:
     async def _answer_while_connected(self, line: bytes, stream: trio.SocketStream) -> Answer:
         """Answers; a `wait` is cancelled when the client disconnects."""
         if b'"session_event"' in line:
-            output = await self._sessions.output_of_hook(line)
-            if output is not None:
-                await stream.send_all(output)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._print_by_hook, line, stream)
+                return await self._answer(line)
         if b'"wait"' not in line:
             return await self._answer(line)
         answer: Answer = {}
@@ -173,6 +173,12 @@ class Daemon:
             answer = await self._answer(line)
             nursery.cancel_scope.cancel()
         return answer
+
+    async def _print_by_hook(self, line: bytes, stream: trio.SocketStream) -> None:
+        output = await self._sessions.output_of_hook(line)
+        if output is not None:
+            with suppress(trio.BrokenResourceError):  # its hook has gone
+                await stream.send_all(output)
 
     async def _answer(self, line: bytes) -> Answer:
         try:

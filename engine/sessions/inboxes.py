@@ -30,7 +30,7 @@ KEPT_VARIABLES = ("HOME", "CODEX_HOME", "PATH")
 
 
 def give(agent: str, about: Mapping[str, Any], pid: int, message: str) -> bool:
-    """Returns whether an agent has taken a message; `about`: of its session."""
+    """Returns whether an agent has taken a message, or may have; `about`: of its session."""
     with suppress(OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError):
         if agent == "claude":
             return _give_claude(Path(about["transcript"]), pid, message)
@@ -46,11 +46,11 @@ def _give_claude(transcript: Path, pid: int, message: str) -> bool:
         session = json.loads(file.read(MAX_FILE_BYTES))
     if session["sessionId"] != transcript.stem:
         return False
-    # `msg_id`: one that claude has taken is not taken twice.
+    # The same message has the same id, so that claude, which has taken it, does not take it twice.
     line = {
         "type": "user",
         "msgV": 1,
-        "msg_id": str(uuid.uuid4()),
+        "msg_id": str(uuid.uuid5(uuid.NAMESPACE_OID, message)),
         "priority": "next",
         "message": {"role": "user", "content": message},
     }
@@ -69,6 +69,12 @@ def _queue_codex(session: str, pid: int, message: str) -> bool:
     # never seen, and say that all is well.
     program = os.readlink(f"/proc/{pid}/exe")
     variables = processes.environment(pid) or {}
+    with suppress(subprocess.TimeoutExpired):  # it may be in the queue
+        return _queue(program, session, message, variables)
+    return True
+
+
+def _queue(program: str, session: str, message: str, variables: Mapping[str, str]) -> bool:
     ended = subprocess.run(
         [program, "queue", "--thread", session, "--message", message],
         env={name: variables[name] for name in KEPT_VARIABLES if name in variables},

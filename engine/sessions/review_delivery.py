@@ -51,7 +51,8 @@ BYPASSES = "bypassPermissions"
 POLL_S = 0.5  # while a message waits for a session whose agent lives
 # After an offer, in which the agent writes it into its transcript: then it is taken for lost.
 OFFER_MS = 3000
-INBOX_MS = 10_000
+IDLE_MS = 60_000  # after one by a hook, to an agent that is idle: hooks of others may run still
+RETRY_S = 10.0
 HELD_MS = 360_000  # claude drops what it holds after five minutes
 FOLDER = "reviews"  # of the store: messages that are too long for an offer
 
@@ -78,7 +79,10 @@ class Offer:
         age_ms = now_ms() - sent.offered_at
         if seen is not Trace.NONE:
             return seen is Trace.HELD and age_ms > HELD_MS
-        return self.is_turn_over and age_ms > (OFFER_MS if sent.way == HOOK else INBOX_MS)
+        if self.way == HOOK:
+            return self.is_turn_over and age_ms > OFFER_MS
+        # An inbox holds what it was given until its agent, which may be stopped, reads it.
+        return sent.way == HOOK and age_ms > IDLE_MS
 
 
 class ReviewDelivery:
@@ -86,7 +90,8 @@ class ReviewDelivery:
         self._store = store
         self._log = log
         self._wake = trio.Event()
-        self._bypasses: set[str] = set()  # ids of sessions whose permissions are bypassed
+        self._asks: dict[str, bool] = {}  # by the id of a session: its person for permissions
+        self._refused: dict[ThreadId, int] = {}  # the process that has refused a message
         self.operations: dict[str, Callable[..., Awaitable[Answer]]] = {
             "review_send": self._send,
             "review_change": self._change,
@@ -96,19 +101,24 @@ class ReviewDelivery:
         """Offers what waits to the sessions that are idle."""
         while True:
             self._wake = trio.Event()
-            is_awaited = False
+            wait_s = RETRY_S
             try:
-                is_awaited = await blocking(self.offer_to_idle)
+                wait_s = POLL_S if await blocking(self.offer_to_idle) else math.inf
             except Exception as error:  # what one review holds must not end the daemon
                 self._log("reviews not delivered", error=str(error) or repr(error))
-            with trio.move_on_after(POLL_S if is_awaited else math.inf):
+            with trio.move_on_after(wait_s):
                 await self._wake.wait()
+
+    def wake(self) -> None:
+        """Has it look at once at what waits."""
+        self._wake.set()
 
     async def _send(self, id: str) -> Answer:
         thread = await blocking(partial(threads.get, self._store, ThreadId(id)))
-        if thread.fields.get("workflow") not in HEARING or not sessions.is_session(thread):
+        is_session_here = sessions.is_session(thread) and "origin" not in thread.fields
+        if thread.fields.get("workflow") not in HEARING or not is_session_here:
             raise Refused(
-                f"only attached sessions of {' and '.join(HEARING)} can be told; copy the comments"
+                f"only sessions of {' and '.join(HEARING)} here can be told; copy the comments"
                 " from `casfs review list`"
             )
         review = await blocking(partial(message.send, self._store, thread))
@@ -144,9 +154,10 @@ class ReviewDelivery:
             return None
         # The record may have the process before this one still.
         offer = Offer(HOOK, event.pid, is_turn_over=name != AFTER_CALL)
-        text = self._next(thread, offer, prompt=str(event.payload.get("prompt", "")))
-        if text is None:
+        number = self._decide(thread, offer, prompt=str(event.payload.get("prompt", "")))
+        if number is None:
             return None
+        text = self._text(thread, number, offer)
         if name == AT_END:
             return json.dumps({"decision": "block", "reason": text}).encode()
         context = {"hookEventName": name, "additionalContext": text}
@@ -163,14 +174,12 @@ class ReviewDelivery:
 
     def note_mode(self, event: spool.Event) -> None:
         """Notes whether a session asks its person for permissions; called for each event."""
-        id = str(event.payload.get("session_id"))
-        if event.payload.get("permission_mode") == BYPASSES:
-            self._bypasses.add(id)
-        else:
-            self._bypasses.discard(id)
+        mode = event.payload.get("permission_mode")
+        if mode is not None:
+            self._asks[str(event.payload.get("session_id"))] = mode != BYPASSES
 
     def offer_to_idle(self) -> bool:
-        """Returns whether a message waits still for an agent that lives."""
+        """Returns whether an agent that lives was offered a message and has not heard it."""
         is_awaited = False
         for id in list(comments.unheard(self._store)):
             try:
@@ -180,7 +189,8 @@ class ReviewDelivery:
         return is_awaited
 
     def _offer_to(self, thread: Thread) -> bool:
-        """Offers a session what waits for it, if it is idle; returns whether its agent lives."""
+        """Offers a session what waits for it, if it is idle; returns whether that may be heard
+        any moment."""
         if not sessions.is_session(thread):
             return False
         about = sessions.about(self._store, thread)
@@ -190,21 +200,23 @@ class ReviewDelivery:
         if not lives or state(thread) == CLOSED:
             return False
         way = inboxes.WAYS.get(about["agent"])
-        # It would hold the message, and ask its person.
-        would_hold = way == inboxes.INBOX and about["id"] in self._bypasses
-        if thread.pending is not None or way is None or would_hold:
-            self._decide(thread, None, prompt="")
-            return True
-        text = self._next(thread, Offer(way, pid, is_turn_over=True), prompt="")
-        if text is not None and not inboxes.give(about["agent"], about, pid, text):
-            self._take_back(thread, way)
-        return True
+        # It would hold the message and ask its person, or its mode is not known since a restart.
+        may_hold = way == inboxes.INBOX and not self._asks.get(about["id"])
+        is_refused = self._refused.get(thread.id) == pid
+        is_idle = thread.pending is None and not may_hold and not is_refused
+        offer = Offer(way, pid, is_turn_over=True) if way and is_idle else None
+        number = self._decide(thread, offer, prompt="")
+        if number is not None and offer is not None:
+            text = self._text(thread, number, offer)
+            if not inboxes.give(about["agent"], about, pid, text):
+                # Its hooks tell it, and they wake this again.
+                self._refused[thread.id] = pid
+                self._take_back(thread, number)
+        review = comments.load(self._store, thread.id)
+        return any(review.rounds[each - 1].way for each in review.waiting)
 
-    def _next(self, thread: Thread, offer: Offer, prompt: str) -> str | None:
-        """Returns the message to offer now, of which the offer is noted; None for none."""
-        number = self._decide(thread, offer, prompt)
-        if number is None:
-            return None
+    def _text(self, thread: Thread, number: int, offer: Offer) -> str:
+        """Returns the message of a round as it is offered."""
         sent = comments.load(self._store, thread.id).rounds[number - 1]
         text = content_text(self._store, sent.message)
         # Arguments of programs can be read by everybody on this machine, so `queue` gets the path.
@@ -246,14 +258,11 @@ class ReviewDelivery:
         transcript = sessions.about(self._store, thread).get("transcript")
         return heard.trace(transcript, sent.offset, mark)
 
-    def _take_back(self, thread: Thread, way: str) -> None:
+    def _take_back(self, thread: Thread, number: int) -> None:
         """Notes that an offer was not taken."""
 
         def make(review: Review, batch: Batch) -> Review:
-            for number in review.waiting:
-                old = review.rounds[number - 1]
-                if old.way == way:
-                    review = review.with_round(number, replace(old, way="", offered_at=0))
-            return review
+            untaken = replace(review.rounds[number - 1], way="", offered_at=0)
+            return review.with_round(number, untaken)
 
         comments.change(self._store, thread.id, make)

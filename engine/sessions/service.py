@@ -163,7 +163,8 @@ class SessionService:
 
     def _event_of(self, request: bytes) -> spool.Event | None:
         file = canonical.parse(request).get("file")
-        return spool.read(self._store.root, file) if isinstance(file, str) else None
+        is_name = isinstance(file, str) and "/" not in file
+        return spool.read(self._store.root, file) if is_name else None
 
     async def _session_settle(self, id: str) -> Answer:
         """Records which calls of a session are over though its agent has not said so: it was
@@ -256,6 +257,8 @@ class SessionService:
                 await self._set_aside(name, error)
             else:
                 await self._conclude(name)
+            if event.call is None:
+                self._reviews.wake()  # the agent may be idle now
             # Without an `await` between the question and the end: nothing comes meanwhile.
             if event.kind is Kind.END and queue.statistics().current_buffer_used == 0:
                 del self._sessions[key]

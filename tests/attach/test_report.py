@@ -29,11 +29,16 @@ def program(disk_store: Store) -> Path:
     return spool.prepare(disk_store.root, os.environ)
 
 
-def run(program: Path, event: Any = EVENT, env: Mapping[str, str] | None = None) -> None:
+def run(
+    program: Path,
+    event: Any = EVENT,
+    env: Mapping[str, str] | None = None,
+    printed: bytes = b"",
+) -> None:
     data = event if isinstance(event, bytes) else json.dumps(event).encode()
     argv = [PYTHON, "-IS", str(program), "claude"]
     ended = subprocess.run(argv, input=data, capture_output=True, env=env, timeout=20)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, printed, b"")
 
 
 def spooled(program: Path) -> list[spool.Event]:
@@ -102,8 +107,8 @@ def test_a_damaged_file(disk_store: Store) -> None:
 
 
 @contextmanager
-def listening(path: Path, answer: bytes | None) -> Iterator[list[bytes]]:
-    """A daemon that notes a request, and answers or does not."""
+def listening(path: Path, answer: bytes | None, first: bytes = b"") -> Iterator[list[bytes]]:
+    """A daemon that notes a request, and answers or does not. `first`: what it sends before."""
     got: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -113,6 +118,7 @@ def listening(path: Path, answer: bytes | None) -> Iterator[list[bytes]]:
             connection, _ = server.accept()
             with connection, connection.makefile("rb") as stream:
                 got.append(stream.readline())
+                connection.sendall(first)
                 if answer is None:
                     stream.read()
                 else:
@@ -137,6 +143,25 @@ def test_a_daemon_that_does_not_answer(program: Path, tmp_path: Path) -> None:
     with listening(tmp_path / "s", None):
         run(program)
     assert len(spooled(program)) == 1
+
+
+@pytest.mark.parametrize("answer", [b'{"ok":{}}\n', None])
+@pytest.mark.parametrize(
+    ("first", "printed"),
+    [
+        (b'{"print":"%s"}\n' % b'{"a": "\xc3\xbc"}'.hex().encode(), b'{"a": "\xc3\xbc"}'),
+        (b'{"print":"7b', b""),  # the rest never comes
+        (b'{"print":"no digits"}\n', b""),
+        (b'{"print":""}\n', b""),
+    ],
+)
+def test_what_comes_in_time_is_printed(
+    program: Path, tmp_path: Path, first: bytes, printed: bytes, answer: bytes | None
+) -> None:
+    """Also where the daemon is late with its look."""
+    spool.announce(program.parents[1], tmp_path / "s")
+    with listening(tmp_path / "s", answer, first):
+        run(program, printed=printed)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

@@ -68,10 +68,15 @@ def test_in_an_editor(
     assert cli("review", "edit").text == "1 draft; `casfs review send` sends all\n"
     assert listed(cli) == [("draft", "src/a", 2, "Why?")]
     editor.write_text('#!/bin/sh\necho \'# and more\' >> "$1"; echo changed >> "$1"\n')
-    refused = cli.refused("review", "edit", code=4)
+    refused = cli.refused("review", "edit", code=1)
     assert "is not as it was; comments are lines that begin with #; what you wrote is in" in refused
     kept = Path(refused.rpartition(" ")[2].strip())
-    assert "# and more" in kept.read_text()
+    written = kept.read_text()
+    assert "# and more" in written
+    # Another edit does not touch it.
+    editor.write_text("#!/bin/sh\ntrue\n")
+    assert cli("review", "edit").text == "0 drafts; `casfs review send` sends all\n"
+    assert kept.read_text() == written
     assert len(listed(cli)) == 1
 
 
@@ -112,4 +117,4 @@ def test_a_thread_of_a_workflow_cannot_be_told(cli: Cli, opened: Store) -> None:
     thread = make_thread(opened)
     cli("review", "add", "hello.txt", "Why?", "--of", thread.id)
     refused = cli.refused("review", "send", thread.id, code=4)
-    assert "only attached sessions of claude and codex can be told; copy the comments" in refused
+    assert "only sessions of claude and codex here can be told; copy the comments" in refused

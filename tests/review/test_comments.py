@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
-from casfs.digest import ThreadId, TreeHash
+from casfs.digest import ThreadId
 from casfs.errors import Refused
 from casfs.maintenance import gc
-from casfs.review import comments, message
+from casfs.review import comments, message, subject
 from casfs.review.comments import DRAFT, HANDLED, SENT, Comment, Review
 from casfs.store.store import Store
 from casfs.threads import threads
 from engine.threads import lifecycle
 from tests.support.helpers import put_tree
 from tests.support.thread_example import make_thread
+
+TREE = {"a": b"1\n2\n3\n", "\xff.py": b"x\n"}
 
 
 @pytest.fixture
@@ -24,8 +27,7 @@ def thread(disk_store: Store) -> threads.Thread:
 
 
 def draft(store: Store, text: str = "Why?", path: bytes = b"a") -> Comment:
-    tree: TreeHash = put_tree(store, {"a": b"1\n2\n3\n", "\xff.py": b"x\n"})
-    return Comment(0, tree, path, 2, count=1, text=text)
+    return Comment(0, put_tree(store, TREE), path, 2, count=1, text=text)
 
 
 def add(store: Store, id: ThreadId, comment: Comment) -> Review:
@@ -57,13 +59,32 @@ def test_rounds_are_numbered(disk_store: Store, thread: threads.Thread) -> None:
 
 
 def test_what_the_agent_is_told(disk_store: Store, thread: threads.Thread) -> None:
-    add(disk_store, thread.id, draft(disk_store))
+    tree = subject.newest_tree(disk_store, thread)
+    add(disk_store, thread.id, Comment(0, tree, b"hello.txt", 1, count=1, text="Why?"))
     review = message.send(disk_store, thread)
     text = disk_store.node(review.rounds[0].message).payload["text"]
     label = f"{thread.id[-8:]}.1"
     assert text.startswith(f"[casfs review {thread.id[-8:]} round 1]")
-    assert f"{label}: a, line 2\n  1 | 1\n> 2 | 2\n  3 | 3\nWhy?" in text
+    assert f"{label}: hello.txt, line 1\n> 1 | hello\nWhy?" in text
     assert f"casfs review done {label}" in text
+
+
+@pytest.mark.parametrize(
+    ("newest", "says"),
+    [
+        ({"a": b"0\n1\n2\n3\n"}, ": a, line 3\n  1 | 0\n  2 | 1\n> 3 | 2\n  4 | 3\nWhy?"),
+        ({"b": b"1\n2\n3\n"}, ": b, line 2\n"),
+        (
+            {"a": b"1\ntwo\n3\n"},
+            ": a, line 2, which have changed since; they were\n  1 | 1\n> 2 | 2",
+        ),
+        ({}, ": a, line 2, which have changed since; they were\n  1 | 1\n> 2 | 2"),
+    ],
+)
+def test_lines_are_named_as_they_are_now(store: Store, newest: dict[str, bytes], says: str) -> None:
+    review = comments.add(Review(ThreadId("0" * 26)), draft(store))
+    sent = review.with_comment(replace(review.comments[0], round=1))
+    assert says in message.compose(store, sent, 1, put_tree(store, newest))
 
 
 def test_sent_comments_stay(disk_store: Store, thread: threads.Thread) -> None:

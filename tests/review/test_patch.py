@@ -6,7 +6,7 @@ import pytest
 
 from casfs.digest import ThreadId
 from casfs.errors import Invalid
-from casfs.review import comments, patch
+from casfs.review import anchors, comments, patch
 from casfs.review.comments import Comment, Review
 from casfs.review.subject import Subject
 from casfs.store.store import Store
@@ -72,6 +72,17 @@ def test_comments_that_there_are(store: Store, reviewed: Subject) -> None:
     text = text_of(store, reviewed, review)
     assert "+two\n#: 00000000.1 draft: Why?\\nWhat for?\n 3\n" in text
     assert patch.parse(store, reviewed, text) == []
+
+
+def test_a_deleted_line_of_a_renamed_file(store: Store) -> None:
+    before = b"".join(b"%d\n" % number for number in range(9))
+    old, new = (
+        put_tree(store, tree) for tree in ({"a": before}, {"b": before.replace(b"4\n", b"")})
+    )
+    reviewed = Subject(thread_of(store), 0, old=old, new=new)
+    (comment,) = written(store, reviewed, "-4", "# It was right.")
+    assert (comment.path, comment.line, comment.is_old) == (b"a", 5, True)
+    anchors.check_lines(store, comment)
 
 
 @pytest.mark.parametrize(

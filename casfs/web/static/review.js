@@ -8,6 +8,13 @@
   const field = (name) => form.elements[name];
   let first = null; // the number that was chosen last: with Shift a range begins there
 
+  // A value that its list lacks: a file that was renamed, a state before the page was loaded anew.
+  function choice(name, value) {
+    const list = field(name);
+    if (![...list.options].some((option) => option.value === value)) list.add(new Option(value, value));
+    list.value = value;
+  }
+
   function choose(link, range) {
     const file = link.closest("[data-path]");
     const side = link.dataset.side;
@@ -15,10 +22,10 @@
     const begins = range && first && first.file === file && first.side === side;
     if (!begins) first = { file, side, line };
     const from = Math.min(first.line, line);
-    field("file").value = file.dataset.path;
+    choice("file", side === "old" ? file.dataset.source : file.dataset.path);
     field("line").value = from;
     field("count").value = Math.abs(first.line - line) + 1;
-    field("tree").value = form.dataset[side];
+    choice("tree", file.dataset[side]);
     field("anchor").value = file.id;
     section.querySelector("h2").textContent =
       `Comment on ${side === "old" ? "old " : ""}line ${from}` + (from === line && !begins ? "" : ` and ${field("count").value - 1} more`);

@@ -19,7 +19,7 @@ from casfs.review.comments import HEARD, HELD, SENT, Comment, Round
 from casfs.store.store import Store
 from casfs.system.clock import now_ms
 from engine.sessions import review_delivery
-from engine.sessions.review_delivery import HELD_MS, INBOX_MS, OFFER_MS, ReviewDelivery
+from engine.sessions.review_delivery import HELD_MS, IDLE_MS, OFFER_MS, ReviewDelivery
 from tests.support.attached_agent import AttachedAgent
 from tests.support.following import OwnSessionDirectory
 from tests.support.sessions import ClaudeEvents
@@ -198,8 +198,9 @@ def test_one_that_is_too_long_is_a_file(reviewed: Reviewed) -> None:
 
 @pytest.fixture
 def inbox(reviewed: Reviewed, tmp_path: Path) -> Iterator[socket.socket]:
-    """The socket of a claude that is idle."""
+    """The socket of a claude that is idle, and asks its person for permissions."""
     reviewed.agent.stop()
+    reviewed.hook({**reviewed.events.stop(), "permission_mode": "default"})
     path = tmp_path / "inbox.sock"
     sessions = reviewed.transcript.parents[2] / "sessions"
     sessions.mkdir()
@@ -226,16 +227,36 @@ def test_one_that_rests_is_woken_once(
     assert reviewed.delivery.offer_to_idle()
     assert received(inbox).startswith(reviewed.mark)
     reviewed.writes(type="queue-operation", operation="enqueue", content=reviewed.mark)
-    reviewed.later(INBOX_MS + 1000, monkeypatch)
+    reviewed.later(IDLE_MS + 1000, monkeypatch)
     reviewed.delivery.offer_to_idle()
     inbox.settimeout(0.1)
     with pytest.raises(TimeoutError):
         inbox.accept()
     assert reviewed.after_call() is None
     reviewed.writes(type="user", message={"content": f"A message: {reviewed.mark}"})
-    assert reviewed.delivery.offer_to_idle()
-    assert reviewed.round.state == HEARD
     assert not reviewed.delivery.offer_to_idle()
+    assert reviewed.round.state == HEARD
+
+
+def test_one_that_is_stopped_is_given_it_once(
+    reviewed: Reviewed, inbox: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reviewed.send()
+    assert reviewed.delivery.offer_to_idle()
+    reviewed.later(IDLE_MS + 1000, monkeypatch)
+    assert reviewed.delivery.offer_to_idle()
+    assert received(inbox)
+    inbox.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        inbox.accept()
+
+
+def test_a_mode_that_is_not_known_since_a_restart(
+    reviewed: Reviewed, inbox: socket.socket, disk_store: Store
+) -> None:
+    reviewed.send()
+    assert not ReviewDelivery(disk_store, lambda event, **fields: None).offer_to_idle()
+    assert reviewed.round.way == ""
 
 
 def test_one_that_does_not_answer_hears_by_its_next_prompt(
@@ -243,8 +264,12 @@ def test_one_that_does_not_answer_hears_by_its_next_prompt(
 ) -> None:
     inbox.close()
     reviewed.send()
-    reviewed.delivery.offer_to_idle()
+    assert not reviewed.delivery.offer_to_idle()
     assert reviewed.round.way == ""
+    # It is not tried again and again.
+    head = reviewed.agent.store.heads.get(comments.head_name(reviewed.agent.thread.id))
+    assert not reviewed.delivery.offer_to_idle()
+    assert reviewed.agent.store.heads.get(comments.head_name(reviewed.agent.thread.id)) == head
     assert reviewed.hook(reviewed.events.prompt("Go on"))
 
 
