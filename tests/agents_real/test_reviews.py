@@ -105,8 +105,10 @@ def test_an_idle_agent_is_woken(attached: Attached, tmp_path: Path, permissions:
     argv = [attached.program.agent]
     if permissions == "bypassed":
         argv += ["--dangerously-skip-permissions"]
-    with terminal_agent.started(argv, attached.project, os.environ) as agent:
-        begin(agent, attached, ("write", "a.txt", "hello"), ("say", "Done."))
+    # Not typed: nothing says when an agent that starts takes what is typed.
+    prompt = f"Do it. {script(('write', 'a.txt', 'hello'), ('say', 'Done.'))}"
+    with terminal_agent.started([*argv, prompt], attached.project, os.environ) as agent:
+        wait_for_turn(agent, attached, requests=2)
         count = len(attached.model.requests)
         mark = reviewed(attached)
         sent_s = time.monotonic()
@@ -122,13 +124,10 @@ def test_an_idle_agent_is_woken(attached: Attached, tmp_path: Path, permissions:
     assert heard_in(attached.model, mark) == [count]
 
 
-def begin(agent: TerminalAgent, attached: Attached, *actions: tuple[str, ...]) -> None:
-    """Gives an agent its first prompt, and waits until its turn is over."""
+def wait_for_turn(agent: TerminalAgent, attached: Attached, requests: int) -> None:
+    """Waits until the first turn of an agent is over, of so many requests."""
     if attached.program.agent == "claude":
         terminal_agent.until_idle_claude(agent, Path.home())
-    else:
-        terminal_agent.until_drawn(agent)
-    agent.type(f"Do it. {script(*actions)}")
     until(lambda: list(sessions.newest_first(attached.store)), "a session")
-    until(lambda: len(attached.model.requests) >= len(actions), "the last answer")
+    until(lambda: len(attached.model.requests) >= requests, "the last answer")
     until(lambda: attached.thread().pending is None, "the end of the turn")

@@ -83,16 +83,6 @@ def until_idle_claude(agent: TerminalAgent, home: Path) -> None:
     raise AssertionError(agent.screen[-2000:].decode("utf-8", "replace"))
 
 
-def until_drawn(agent: TerminalAgent) -> None:
-    """Waits until an agent has drawn its screen, and draws no more."""
-    end = time.monotonic() + START_S
-    drawn = -1
-    while not agent.screen or len(agent.screen) != drawn:
-        assert time.monotonic() < end, "it does not come to an end"
-        drawn = len(agent.screen)
-        time.sleep(2)
-
-
 def accept_all_of_claude(home: Path, project: Path) -> None:
     """Answers beforehand what claude asks when it is first started in a terminal."""
     settings = {
