@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from casfs.backend.protocols import HeadName
-from casfs.digest import Digest
+from casfs.digest import BlobHash, Digest, NodeHash, ThreadId, TreeHash
 from casfs.fuse.views.vnode import Directory
 from casfs.maintenance import fsck, gc
+from casfs.review import comments
+from casfs.review.comments import Comment
 from casfs.store import local_trees, tombstones
 from casfs.store.local_trees import LocalTree
 from casfs.store.nodes import head_kinds
@@ -59,6 +61,8 @@ def planted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             content = Digest.of(key.encode())
             tombstones.add(store, [Tombstone(content.hash, content.size_bytes, purged_at=1)])
             set_head(store, f"keys/{key}", thread.start, thread=id)
+            draft = Comment(0, TreeHash(NodeHash(BlobHash(thread.tree))), b"a", 0, 0, "Why?")
+            comments.change(store, ThreadId(id), lambda old, _, new=draft: comments.add(old, new))
         set_head(store, "dictionaries/1", store.put(b"a dictionary").hash, type="schema", nodes=1)
         yield store
 

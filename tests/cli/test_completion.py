@@ -54,7 +54,7 @@ def completed(tree: command_tree.Tree, line: str) -> list[str]:
     ("line", "found"),
     [
         ("casfs ch", ["checkpoint"]),
-        ("casfs thread a", ["apply"]),
+        ("casfs thread ap", ["apply"]),
         ("casfs thread apply --c", ["--check", "--commits"]),
         ("casfs workspace open work --backend c", ["copy"]),
         ("casfs workspace open --backend=c", ["--backend=copy"]),
