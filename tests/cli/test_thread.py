@@ -204,7 +204,7 @@ def test_everything_that_prints_of_itself_can_print_json() -> None:
     without = {verb for verb, _ in commands()} - printers()
     # a blob's bytes, another program, a protocol
     programs = {"workspace exec", "worktree run", "worktree shell", "worktree hook"}
-    others = {*programs, "cat", "get", "config edit", "mcp"}
+    others = {*programs, "cat", "get", "config edit", "review edit", "review open", "mcp"}
     assert without == {*others, "help", "demo"}  # texts for people
 
 

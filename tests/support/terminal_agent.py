@@ -11,13 +11,16 @@ import struct
 import termios
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from casfs.system import processes
 from tests.support.real_agents import KEY
 
+MARK = "CASFS_TEST_TERMINAL"
 SIZE = struct.pack("HHHH", 40, 120, 0, 0)
 START_S = 60
 TYPED_S = 0.5  # before Enter: agents take a faster one for a part of what is pasted
@@ -50,10 +53,11 @@ def started(
     argv: Sequence[str], directory: Path, env: Mapping[str, str]
 ) -> Iterator[TerminalAgent]:
     """Starts an agent in a directory; ends it with the block."""
+    mark = uuid.uuid4().hex
     pid, fd = pty.fork()
     if pid == 0:
         os.chdir(directory)
-        os.execvpe(argv[0], list(argv), dict(env))
+        os.execvpe(argv[0], list(argv), {**env, MARK: mark})
     fcntl.ioctl(fd, termios.TIOCSWINSZ, SIZE)
     agent = TerminalAgent(pid, fd)
     reader = threading.Thread(target=agent.read, daemon=True)
@@ -63,6 +67,8 @@ def started(
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        # codex has started a server, which would outlive it.
+        processes.end_carrying(MARK, mark)
         os.close(fd)
         reader.join(10)
 
