@@ -61,7 +61,9 @@ def planted(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
             content = Digest.of(key.encode())
             tombstones.add(store, [Tombstone(content.hash, content.size_bytes, purged_at=1)])
             set_head(store, f"keys/{key}", thread.start, thread=id)
-            draft = Comment(0, TreeHash(NodeHash(BlobHash(thread.tree))), b"a", 0, 0, "Why?")
+            draft = Comment(
+                0, TreeHash(NodeHash(BlobHash(thread.tree))), b"a", 0, count=0, text="Why?"
+            )
             comments.change(store, ThreadId(id), lambda old, _, new=draft: comments.add(old, new))
         set_head(store, "dictionaries/1", store.put(b"a dictionary").hash, type="schema", nodes=1)
         yield store

@@ -30,7 +30,8 @@ from casfs.threads.threads import Thread
 
 DEFAULT = "open"
 WAIT_S = 3.0  # until `send` says what became of it
-WHERE = re.compile(r"(?P<path>.+?)(?::(?P<line>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?)?")
+WHERE = re.compile(r"(?P<path>.+?)(?::(?P<line>\d{1,9})(?:-(?P<last>\d{1,9}))?)?", re.DOTALL)
+LABEL = re.compile(r"(?P<tail>.+)\.(?P<number>[0-9]{1,9})")
 
 
 class ReviewGroup(LazyGroup):
@@ -102,7 +103,7 @@ def edit(session: str | None, since: int) -> None:
         reviewed = subject.of_thread(store, thread, since)
         text = patch.compose(store, comments.load(store, thread.id), reviewed)
         # In the store, each edit its own: it stays if it cannot be read, or the editor dies.
-        folder = store.root / "reviews"
+        folder = store.root / comments.FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
         fd, name = tempfile.mkstemp(".diff", f"{thread.id}-", folder)
         with open(fd, "wb") as stream:
@@ -133,7 +134,8 @@ def add(file: str, text: str, session: str | None, suggest: str | None, is_old: 
     casfs review add src/app.py:12-14 "Shorter:" --suggest "return total"
     """
     match = WHERE.fullmatch(file)
-    assert match is not None
+    if match is None:
+        raise Usage("which file? Give FILE, FILE:LINE or FILE:LINE-LINE")
     line = int(match["line"] or 0)
     with open_store() as store:
         thread = reviewed_thread(store, session)
@@ -194,8 +196,7 @@ def list_(session: str | None) -> None:
 def _value(
     store: Store, current: Review, reviewed: subject.Subject, comment: Comment
 ) -> dict[str, Any]:
-    root = reviewed.old if comment.is_old else reviewed.new
-    position = anchors.place(store, comment, root)
+    position = anchors.place(store, comment, reviewed.tree_of(comment))
     return {
         "comment": current.label(comment.number),
         "state": current.state(comment),
@@ -247,12 +248,13 @@ def done(comment: str, message: str) -> None:
     \b
     casfs review done 7QK3M2XA.3 -m "It ends at the first blank line now"
     """
-    tail, _, number = comment.rpartition(".")
-    if not tail or not number.isdecimal():
+    label = LABEL.fullmatch(comment)
+    if label is None:
         raise Usage(f"{comment!r} names no comment; `casfs review list` names them")
     with open_store() as store:
-        thread = lookup.find(store, tail)
-        comments.change(store, thread.id, lambda old, _: comments.handle(old, int(number), message))
+        thread = lookup.find(store, label["tail"])
+        number = int(label["number"])
+        comments.change(store, thread.id, lambda old, _: comments.handle(old, number, message))
     echo_result({"comment": comment}, f"{comment}: done")
 
 

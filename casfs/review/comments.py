@@ -6,6 +6,7 @@ moves it, or is made again where another was faster: two reviewers at once lose 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -20,6 +21,7 @@ from casfs.store.write_batch import Batch
 from casfs.system.clock import now_ms
 
 HEADS = "reviews/"
+FOLDER = "reviews"  # of the store: messages too long for a hook, diffs that are being edited
 TAIL = 8  # characters of a thread's id by which its comments are named: 7QK3M2XA.3
 MAX_TRIES = 20
 MAX_TEXT_CHARS = 20_000
@@ -216,36 +218,22 @@ def _camel(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name(key): value for key, value in fields.items()}
 
 
+def _snake(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `_camel`."""
+    return {
+        re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", key): value
+        for key, value in fields.items()
+    }
+
+
 def _parse(store: Store, hash: NodeHash) -> Review:
     payload = store.node(hash, "review").payload
-    comments = tuple(
-        Comment(
-            comment["number"],
-            comment["tree"],
-            unquote_to_bytes(comment["path"]),
-            comment["line"],
-            count=comment["count"],
-            text=comment["text"],
-            is_old=comment["isOld"],
-            suggestion=comment["suggestion"],
-            round=comment["round"],
-            handled_at=comment["handledAt"],
-            answer=comment["answer"],
-        )
-        for comment in payload["comments"]
+    return Review(
+        ThreadId(payload["thread"]),
+        tuple(
+            Comment(**{**_snake(comment), "path": unquote_to_bytes(comment["path"])})
+            for comment in payload["comments"]
+        ),
+        tuple(Round(**_snake(sent)) for sent in payload["rounds"]),
+        {unquote_to_bytes(path): digest for path, digest in payload["viewed"].items()},
     )
-    rounds = tuple(
-        Round(
-            sent["message"],
-            sent["sentAt"],
-            state=sent["state"],
-            way=sent["way"],
-            offered_at=sent["offeredAt"],
-            offset=sent["offset"],
-            pid=sent["pid"],
-            heard_at=sent["heardAt"],
-        )
-        for sent in payload["rounds"]
-    )
-    viewed = {unquote_to_bytes(path): digest for path, digest in payload["viewed"].items()}
-    return Review(ThreadId(payload["thread"]), comments, rounds, viewed)

@@ -86,7 +86,7 @@ def _comments_by_target(
 ) -> dict[_Target, list[str]]:
     said: dict[_Target, list[str]] = {}
     for comment in review.comments:
-        position = place(store, comment, reviewed.old if comment.is_old else reviewed.new)
+        position = place(store, comment, reviewed.tree_of(comment))
         target = _Target(comment.path)
         state = review.state(comment)
         if position is None:

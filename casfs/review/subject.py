@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from casfs.checkpoints import revisions
 from casfs.digest import TreeHash
 from casfs.errors import NotFound
+from casfs.review.comments import Comment
 from casfs.sessions import session_steps
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
@@ -22,6 +23,10 @@ class Subject:
     since: int
     old: TreeHash
     new: TreeHash
+
+    def tree_of(self, comment: Comment) -> TreeHash:
+        """Returns the state in which the lines of a comment are looked for."""
+        return self.old if comment.is_old else self.new
 
 
 def of_thread(store: Store, thread: Thread, since: int = 0) -> Subject:

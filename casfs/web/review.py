@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
 from starlette.responses import RedirectResponse, Response
 
-from casfs.digest import BlobHash, NodeHash, TreeHash, hash_bytes, is_hash
+from casfs.checkpoints.revisions import resolve_tree
+from casfs.digest import hash_bytes
 from casfs.errors import Invalid, NotFound
 from casfs.review import anchors, comments, outcomes, subject
 from casfs.review.comments import Comment, Review
@@ -95,13 +98,23 @@ def show(call: Call) -> Response:
     review = comments.load(call.store, thread.id)
     if call.query.get("fragment") == "file":
         # Of the states that the page shows: its lines are numbered by these.
-        old, new = (_tree(call.query.get(name, "")) for name in ("old", "new"))
+        old, new = (resolve_tree(call.store, call.query.get(name, "")) for name in ("old", "new"))
         reviewed = Subject(thread, since, old=old, new=new)
-        remarks = _remarks(call.store, review, reviewed, steps=[])
         path = unquote_to_bytes(call.query.get("path", ""))
-        file = _one_file(call.store, review, reviewed, path, remarks)
+        file = _one_file(call.store, review, reviewed, path)
         return call.page("review.html", file=file, id=thread.id, subject=reviewed)
     reviewed = subject.of_thread(call.store, thread, since)
+    status: dict[str, Any] = {
+        "id": thread.id,
+        "row": row_of(thread.name, thread.head),
+        "subject": reviewed,
+        "review": review,
+        "live": f"{thread.name} {comments.head_name(thread.id)}",
+    }
+    # It is fetched whenever the thread moves: it needs no diff.
+    if call.query.get("fragment") == "status":
+        remarks = _remarks(call.store, review, reviewed, steps=[])
+        return call.page("review.html", every=chain.from_iterable(remarks.values()), **status)
     is_session = sessions.is_session(thread) and review.rounds
     steps = session_steps.load(call.store, thread) if is_session else []
     remarks = _remarks(call.store, review, reviewed, steps)
@@ -109,16 +122,12 @@ def show(call: Call) -> Response:
     shown = {file.path for file in files} | {file.source for file in files}
     return call.page(
         "review.html",
-        id=thread.id,
-        row=row_of(thread.name, thread.head),
-        subject=reviewed,
-        review=review,
         steps=threads.length(call.store, thread),
         files=files,
         is_cut=is_cut,
         every=[remark for of_file in remarks.values() for remark in of_file],
         elsewhere=[r for path, each in remarks.items() if path not in shown for r in each],
-        live=f"{thread.name} {comments.head_name(thread.id)}",
+        **status,
     )
 
 
@@ -147,12 +156,6 @@ def send(call: Call) -> Response:
     return RedirectResponse(f"/threads/{quote(id)}/review?{urlencode(since)}#{anchor}", 303)
 
 
-def _tree(hash: str) -> TreeHash:
-    if not is_hash(hash):
-        raise Invalid("which states? Load the page again")
-    return TreeHash(NodeHash(BlobHash(hash)))
-
-
 def _remarks(
     store: Store, review: Review, reviewed: Subject, steps: list[StepRecord]
 ) -> dict[bytes, list[Remark]]:
@@ -160,15 +163,14 @@ def _remarks(
     `steps`: in which the call is looked for that changed its lines."""
     by_path: dict[bytes, list[Remark]] = defaultdict(list)
     for comment in review.comments:
-        root = reviewed.old if comment.is_old else reviewed.new
-        position = anchors.place(store, comment, root)
+        position = anchors.place(store, comment, reviewed.tree_of(comment))
         changed = outcomes.changed_by(store, review, comment, steps) if position is None else None
         remark = Remark(
             comment,
             review.label(comment.number),
             review.state(comment),
-            None if position is None else position.line,
-            changed,
+            line=None if position is None else position.line,
+            call=changed,
         )
         by_path[comment.path if position is None else position.path].append(remark)
     return by_path
@@ -193,13 +195,8 @@ def _files(
     return files, is_cut or len(changes) > MAX_FILES
 
 
-def _one_file(
-    store: Store,
-    review: Review,
-    reviewed: Subject,
-    path: bytes,
-    remarks: Mapping[bytes, list[Remark]],
-) -> ReviewedFile:
+def _one_file(store: Store, review: Review, reviewed: Subject, path: bytes) -> ReviewedFile:
+    remarks = _remarks(store, review, reviewed, steps=[])
     changes, _ = compare.changes(store, reviewed.old, new=reviewed.new)
     for number, (change, kind) in enumerate(changes[:MAX_FILES], 1):
         if change.path == path:

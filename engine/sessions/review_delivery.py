@@ -46,7 +46,7 @@ AFTER_CALL = "PostToolUse"
 AT_PROMPT = "UserPromptSubmit"
 AT_END = "Stop"
 NAMES = (AFTER_CALL, AT_PROMPT, AT_END)
-HEARING = ("claude", "codex")  # agents whose hooks and transcripts are known to carry a message
+HEARING = tuple(inboxes.WAYS)  # agents whose hooks and transcripts are known to carry a message
 BYPASSES = "bypassPermissions"
 POLL_S = 0.5  # while a message waits for a session whose agent lives
 # After an offer, in which the agent writes it into its transcript: then it is taken for lost.
@@ -54,7 +54,6 @@ OFFER_MS = 3000
 IDLE_MS = 60_000  # after one by a hook, to an agent that is idle: hooks of others may run still
 RETRY_S = 10.0
 HELD_MS = 360_000  # claude drops what it holds after five minutes
-FOLDER = "reviews"  # of the store: messages that are too long for an offer
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,8 @@ class ReviewDelivery:
         return {"round": len(review.rounds)}
 
     async def _change(self, id: str, action: str, **fields: Any) -> Answer:
-        await blocking(partial(review_requests.change, self._store, ThreadId(id), action, fields))
+        request = partial(review_requests.change, self._store, ThreadId(id))
+        await blocking(partial(request, action, fields))
         return {}
 
     async def output_of_hook(self, read: Callable[[], spool.Event | None]) -> bytes | None:
@@ -198,6 +198,7 @@ class ReviewDelivery:
         pid = session["pid"]
         lives = session.get("pidStart") is not None and start_time(pid) == session["pidStart"]
         if not lives or state(thread) == CLOSED:
+            self._decide(thread, None, prompt="")  # it may have heard it at its end
             return False
         way = inboxes.WAYS.get(about["agent"])
         # It would hold the message and ask its person, or its mode is not known since a restart.
@@ -222,7 +223,7 @@ class ReviewDelivery:
         # Arguments of programs can be read by everybody on this machine, so `queue` gets the path.
         if len(text) <= message.MAX_CHARS and offer.way != inboxes.QUEUE:
             return text
-        path = self._store.root / FOLDER / f"{thread.id}-{number}.md"
+        path = self._store.root / comments.FOLDER / f"{thread.id}-{number}.md"
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with replacing(path) as file:
             file.write(text.encode())

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from casfs.digest import BlobHash, NodeHash, ThreadId, TreeHash, is_hash
+from casfs.checkpoints import revisions
+from casfs.digest import ThreadId
 from casfs.errors import Invalid
 from casfs.review import anchors, comments
 from casfs.review.comments import Comment, Review
@@ -18,12 +19,13 @@ from casfs.store.write_batch import Batch
 def change(store: Store, id: ThreadId, action: str, fields: Mapping[str, Any]) -> Review:
     """Raises Invalid for another form, NotFound, Refused."""
     if action == "add":
-        anchors.check_lines(store, _comment(fields))
+        draft = _comment(store, fields)
+        anchors.check_lines(store, draft)
 
     def make(review: Review, batch: Batch) -> Review:
         match action:
             case "add":
-                return comments.add(review, _comment(fields))
+                return comments.add(review, draft)
             case "edit":
                 return comments.edit(
                     review, fields["number"], fields.get("text", ""), fields.get("suggestion")
@@ -43,13 +45,11 @@ def change(store: Store, id: ThreadId, action: str, fields: Mapping[str, Any]) -
     return comments.change(store, id, make)
 
 
-def _comment(fields: Mapping[str, Any]) -> Comment:
-    if not is_hash(fields["tree"]):
-        raise Invalid("a comment needs the tree that its lines stand in")
+def _comment(store: Store, fields: Mapping[str, Any]) -> Comment:
     line = fields.get("line", 0)
     return Comment(
         0,
-        TreeHash(NodeHash(BlobHash(fields["tree"]))),
+        revisions.resolve_tree(store, fields["tree"]),
         unquote_to_bytes(fields["file"]),
         line,
         count=fields.get("count", 1) if line else 0,

@@ -22,8 +22,10 @@ from engine import content
 from engine.workflow import registry as workflows
 from tests.support import agent_model, programs, real_agents
 from tests.support.agent_model import Model
-from tests.support.engine import STATUS, rule, until, workflow
+from tests.support.attached_program import Attached, attached_in
+from tests.support.engine import STATUS, Cli, rule, until, workflow
 from tests.support.helpers import put_tree
+from tests.support.outside_programs import PROGRAMS
 
 TIMEOUT_S = 400
 REPORT = '```json\n{"status": "done"}\n```'
@@ -130,3 +132,19 @@ def ready(name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     for key, value in real_agents.set_up(name, Path.home(), url).items():
         monkeypatch.setenv(key, value)
+
+
+@pytest.fixture(params=PROGRAMS)
+def attached(
+    request: pytest.FixtureRequest,
+    cli: Cli,
+    disk_store: Store,
+    model: Model,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Attached]:
+    ready(request.param, model.url, monkeypatch)
+    project = tmp_path / "project"
+    with attached_in(project, request.param, cli, disk_store, model, monkeypatch) as made:
+        (project / "README").write_text("A project.\n")
+        yield made

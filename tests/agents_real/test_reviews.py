@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,33 +13,16 @@ from casfs.digest import TreeHash
 from casfs.review import comments, message
 from casfs.review.comments import HEARD, SENT, Comment, Review
 from casfs.sessions import session_steps
-from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import sessions
-from tests.agents_real.conftest import ready
-from tests.agents_real.test_attached import Attached, attached_in
 from tests.support import terminal_agent
 from tests.support.agent_model import Model, script
-from tests.support.engine import Cli, until
+from tests.support.attached_program import Attached
+from tests.support.engine import until
 from tests.support.terminal_agent import TerminalAgent
 
 pytestmark = pytest.mark.agents
-HEARING = ("claude-code", "codex-cli")
-
-
-@pytest.fixture(params=HEARING)
-def attached(
-    request: pytest.FixtureRequest,
-    cli: Cli,
-    disk_store: Store,
-    model: Model,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Attached]:
-    ready(request.param, model.url, monkeypatch)
-    project = tmp_path / "project"
-    with attached_in(project, request.param, cli, disk_store, model, monkeypatch) as made:
-        yield made
+HEARING = ["claude-code", "codex-cli"]
 
 
 def reviewed(attached: Attached, text: str = "Say goodbye instead.") -> str:
@@ -69,6 +51,7 @@ def heard_in(model: Model, mark: str) -> list[int]:
     ]
 
 
+@pytest.mark.parametrize("attached", HEARING, indirect=True)
 @pytest.mark.parametrize("rest", [[("run", "echo hi"), ("say", "Done.")], [("say", "Done.")]])
 def test_an_agent_that_works_hears_at_once(
     attached: Attached, tmp_path: Path, rest: list[tuple[str, ...]]
@@ -79,24 +62,29 @@ def test_an_agent_that_works_hears_at_once(
     asking.start()
     try:
         until(Path(f"{go}.asked").exists, "a request that is held")
-        until(lambda: len(session_steps.load(attached.store, attached.thread())[0].calls) > 0, "x")
+        until(
+            lambda: len(session_steps.load(attached.store, attached.thread())[0].calls) > 0,
+            "a call",
+        )
         mark = reviewed(attached)
     finally:
         go.touch()
         asking.join()
     # The first request that comes after: of the result of the next call, or after the answer.
     assert heard_in(attached.model, mark) == [2]
-    (sent,) = review_of(attached).rounds
-    assert sent.state == HEARD
+    until(lambda: review_of(attached).rounds[0].state == HEARD, "the transcript says so")
 
 
-@pytest.mark.parametrize("permissions", ["asks", "bypassed"])
+@pytest.mark.parametrize(
+    ("attached", "permissions"),
+    # The queue of codex holds nothing back, whatever it may do.
+    [("claude-code", "asks"), ("claude-code", "bypassed"), ("codex-cli", "asks")],
+    indirect=["attached"],
+)
 def test_an_idle_agent_is_woken(attached: Attached, tmp_path: Path, permissions: str) -> None:
     """Claude at once, codex within seconds; one whose permissions are bypassed at its next prompt.
     Each hears it once."""
     is_claude = attached.program.agent == "claude"
-    if permissions == "bypassed" and not is_claude:
-        pytest.skip("codex has a queue, and holds nothing in it")
     home = Path.home()
     if is_claude:
         terminal_agent.accept_all_of_claude(home, attached.project)

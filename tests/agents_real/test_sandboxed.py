@@ -14,9 +14,9 @@ import pytest
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from tests.agents_real.conftest import ready
-from tests.agents_real.test_attached import Attached, attached_in
 from tests.support import programs
 from tests.support.agent_model import Model
+from tests.support.attached_program import Attached, attached_in
 from tests.support.engine import Cli
 
 pytestmark = [pytest.mark.agents, programs.needs("bwrap", "socat")]

@@ -1,4 +1,4 @@
-"""Kill a reviewed agent, its hooks, the daemon at any instant: is a comment lost, or told twice?
+"""Kill a reviewed agent, its hooks, the daemon at any instant: is a comment lost, or doubled?
 
     python -m tests.harness.review_kills --kills 200 --seed 1
 
@@ -39,7 +39,7 @@ AGENT = "import sys; from tests.harness.review_kills import play; play(*sys.argv
 
 
 def play(root: str, project: str, transcript: str) -> None:
-    """Reports events until it is killed; tells its model what the hooks print."""
+    """Reports events until it is killed; gives its model what the hooks print."""
     events = ClaudeEvents(Path(project), session=SESSION)
 
     def writes(line: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ def play(root: str, project: str, transcript: str) -> None:
             file.write(json.dumps(line) + "\n")
 
     def tell(payload: dict[str, Any]) -> bool:
-        """Returns whether the agent goes on with what it was told at its end."""
+        """Returns whether the hook has kept the agent from ending its turn."""
         argv = [PYTHON, "-IS", f"{root}/hooks/report.py", "claude"]
         payload = {**payload, "transcript_path": transcript}
         ended = subprocess.run(argv, input=json.dumps(payload).encode(), capture_output=True)
@@ -141,7 +141,7 @@ class Run:
         for number, sent in enumerate(review.rounds, 1):
             times = transcript.count(message.mark(thread.id, number))
             if times != 1:
-                faults.append(f"round {number} was told {times} times")
+                faults.append(f"round {number} was delivered {times} times")
             if sent.state != HEARD:
                 faults.append(f"round {number} is {sent.state}")
         return len(review.rounds), faults

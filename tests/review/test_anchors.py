@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -97,8 +98,8 @@ def test_random_changes(seed: int) -> None:
     ],
 )
 def test_lines_that_are_not_there(
-    store: Store, wrong: dict[str, object], error: type[Exception], says: str
+    store: Store, wrong: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     tree = put_tree(store, {"a": TEXT, "bin": b"\0\1"})
     with pytest.raises(error, match=says):
-        check_lines(store, comment(tree, **wrong))  # type: ignore[arg-type]
+        check_lines(store, comment(tree, **wrong))

@@ -123,7 +123,7 @@ def test_since_a_prompt(web: Web, agent: AttachedAgent, page: str) -> None:
         ({"line": "400"}, 400, "a has 39 lines, not 400"),
         ({"file": "nosuch"}, 404, "nosuch is not in the tree"),
         ({"text": " "}, 400, "a comment needs a text"),
-        ({"tree": "new abc"}, 400, "needs the tree"),
+        ({"tree": "new abc"}, 404, "neither a hash nor a checkpoint"),
         ({"action": "fly"}, 400, "no action"),
         ({"line": "x"}, 400, "line must be a number"),
         ({"text": "x" * 30_000}, 400, "20000 characters at most"),

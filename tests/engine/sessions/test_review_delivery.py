@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from casfs.attach import spool
+from casfs.digest import ThreadId
 from casfs.review import comments, message, subject
 from casfs.review.comments import HEARD, HELD, SENT, Comment, Round
 from casfs.store.store import Store
@@ -317,11 +318,21 @@ def test_an_event_that_cannot_be_read_ends_nothing(reviewed: Reviewed) -> None:
     assert reviewed.logged == [("review not told", {"error": "no JSON"})]
 
 
+def test_what_was_heard_at_the_end_is_known(reviewed: Reviewed) -> None:
+    reviewed.send()
+    assert reviewed.at_end()
+    reviewed.writes(type="user", message={"content": reviewed.mark})
+    reviewed.agent.stop()
+    reviewed.agent.quit()
+    assert not reviewed.delivery.offer_to_idle()
+    assert reviewed.round.state == HEARD
+
+
 def test_a_damaged_review_does_not_stop_others(reviewed: Reviewed, disk_store: Store) -> None:
     reviewed.send()
     head = disk_store.heads.get(comments.head_name(reviewed.agent.thread.id))
     assert head is not None
-    other = comments.head_name("01JD0000000000000000000000")  # type: ignore[arg-type]
+    other = comments.head_name(ThreadId("01JD0000000000000000000000"))
     with disk_store.batch() as batch:
         batch.swap(other, None, head)
     reviewed.delivery.offer_to_idle()
