@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from casfs.digest import TreeHash
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import AMBIGUOUS, NOT_KEPT, UNSEEN, CallRecord, Point, StepRecord
 from casfs.store.store import Store
@@ -22,8 +24,8 @@ TELLING = (
     "file_path",
     "filePath",
     "notebook_path",
-    "path",
     "pattern",
+    "path",
     "url",
     "description",
 )
@@ -60,16 +62,18 @@ def rows(store: Store, directory: str, steps: list[StepRecord]) -> Iterator[Poin
             yield PointRow(
                 Point(step.index, call.number),
                 call.tool,
-                _given(call, directory),
+                subject(call, directory),
                 call.reported_ms,
                 *_changed(store, call),
-                marks=list(_marks(call, at_once)),
+                marks=list(marks(call, at_once)),
             )
         prompt = first_line(step.prompt)
         yield PointRow(Point(step.index), PROMPT, prompt, step.reported_ms)
 
 
-def _marks(call: CallRecord, at_once: tuple[int, ...]) -> Iterator[str]:
+def marks(call: CallRecord, at_once: tuple[int, ...]) -> Iterator[str]:
+    """Yields what is to be known of a call before it is taken back. `at_once`: the numbers of those
+    that ran at the same time."""
     if call.is_interrupted:
         yield "interrupted"
     if call.is_running:
@@ -91,21 +95,37 @@ def _marks(call: CallRecord, at_once: tuple[int, ...]) -> Iterator[str]:
         yield "not recorded"
 
 
-def _given(call: CallRecord, directory: str) -> str:
+def subject(call: CallRecord, directory: str) -> str:
     """Returns the argument of a call that tells most, in a line."""
-    arguments = json.loads(call.arguments)
-    if isinstance(arguments, dict):
-        for name in TELLING:
-            if isinstance(arguments.get(name), str):
-                return first_line(arguments[name].removeprefix(f"{directory}/"))
+    known = arguments(call)
+    for name in TELLING:
+        if isinstance(known.get(name), str):
+            return first_line(known[name].removeprefix(f"{directory}/"))
     return first_line(call.arguments)
+
+
+def arguments(call: CallRecord) -> Mapping[str, Any]:
+    """Returns the named arguments of a call; none where it has others, such as a patch."""
+    try:
+        known = json.loads(call.arguments)
+    except ValueError:  # a session from elsewhere may hold anything
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def _changed(store: Store, call: CallRecord) -> tuple[list[str], list[str]]:
     """Returns the changed paths, and what became of repositories."""
     if call.before is None or call.after is None:
         return [], []
-    sides = call.before.full, call.after.full
+    return changed(store, call.before.full, call.after.full, call.foreign)
+
+
+def changed(
+    store: Store, before: TreeHash, after: TreeHash, foreign: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Returns what differs between two whole directories: printable paths but for the `foreign`
+    ones, and what became of repositories, in words."""
+    sides = before, after
     paths = []
     repositories = set()
     git = RepositoryPaths(store, sides)
@@ -113,7 +133,7 @@ def _changed(store: Store, call: CallRecord) -> tuple[list[str], list[str]]:
         top = git.of(change.path)
         if top is not None and top != change.path:
             repositories.add(top)
-        elif (path := printable(change.path)) not in call.foreign:
+        elif (path := printable(change.path)) not in foreign:
             paths.append(path)
     words = [
         f"{printable(top)}: {line}"
@@ -121,6 +141,11 @@ def _changed(store: Store, call: CallRecord) -> tuple[list[str], list[str]]:
         for line in repository_state.words(
             *(repository_state.read(store, side, top) for side in sides)
         )
+    ]
+    words += [
+        f"{printable(top)}: {id} {message}"
+        for top in sorted(repositories)
+        for id, message in repository_state.logged(store, *sides, top)
     ]
     if len(paths) > MAX_CHANGED:
         paths = [*paths[:MAX_CHANGED], f"and {len(paths) - MAX_CHANGED} more"]

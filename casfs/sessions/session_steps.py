@@ -13,10 +13,11 @@ from casfs.errors import NotFound
 from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.summary import content_text
-from casfs.threads.threads import Thread
+from casfs.threads.threads import StepNode, Thread
 from casfs.trees import recorded_state
 from casfs.trees.recorded_state import RecordedState
 
+ALL = slice(None)
 IN_PROGRESS = "in_progress"
 INTERRUPTED = "interrupted"
 NOT_KEPT = "its trees are not kept any more (attach.max_turn_trees)"
@@ -35,7 +36,8 @@ class CallRecord:
     the directory before it was looked at; `is_torn`: a git repository never stood still when the
     directory was looked at; `fault`: why its changes are not known; `began_ms`: when it was
     reported to begin, `reported_ms` to end; `members`: the numbers of the calls that it stands for,
-    where it is a group (`grouped`)."""
+    where it is a group (`grouped`); `kind`: what the tool does, as `react-tool-call` has it;
+    `turn`: the node that holds it."""
 
     step: int
     number: int
@@ -54,6 +56,8 @@ class CallRecord:
     fault: str | None = None
     began_ms: int = 0
     members: tuple[int, ...] = ()
+    kind: str = "other"
+    turn: NodeHash | None = None
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -85,7 +89,8 @@ class CallRecord:
 @dataclass(frozen=True)
 class StepRecord:
     """A prompt and what was done for it. `before`: the directory when it was given; `prompt_id`: as
-    the agent's transcript has it."""
+    the agent's transcript has it; `calls`: all `call_count` of them, or a part; `texts`: turns in
+    which the model only spoke."""
 
     index: int
     prompt: str
@@ -93,24 +98,43 @@ class StepRecord:
     reported_ms: int
     before: RecordedState | None
     calls: tuple[CallRecord, ...]
+    call_count: int = 0
+    texts: tuple[NodeHash, ...] = ()
 
 
 def load(store: Store, thread: Thread) -> list[StepRecord]:
     """Returns the steps of a session, oldest first, with the pending one. Raises NotFound,
     Corrupt."""
-    steps = []
-    for node in threads.last_steps(store, thread, None):
-        step = node.payload
-        turns = revisions.turns(store, step["detail"])
-        prompt = step["prompt"]
-        steps.append(_step(store, step["index"], prompt["turn"], prompt.get("id"), turns))
-    if (intent := thread.pending) is not None:
-        fields: Mapping[str, Any] = intent
-        open_turns = thread.record["session"]["open"].values()
-        turns = [*threads.turns(store, intent), *open_turns]
-        prompt_id = fields.get("promptId")
-        steps.append(_step(store, intent["index"], fields["prompt"], prompt_id, turns))
+    steps = [of_node(store, node) for node in threads.last_steps(store, thread, None)]
+    if (pending := pending_step(store, thread)) is not None:
+        steps.append(pending)
     return steps
+
+
+def of_node(store: Store, node: StepNode, part: slice = ALL) -> StepRecord:
+    """Returns a recorded step, with a part of its calls. Raises NotFound, Corrupt."""
+    step = node.payload
+    turns = revisions.turns(store, step["detail"])
+    prompt = step["prompt"]
+    if "turn" in prompt:
+        record = _prompt(store, step["index"], prompt["turn"], prompt.get("id"))
+    else:  # of a subagent: nothing was looked at when it was asked
+        text = content_text(store, prompt["text"])
+        record = StepRecord(step["index"], text, None, step["startedAt"], None, ())
+    return _with_turns(store, record, turns, part)
+
+
+def pending_step(store: Store, thread: Thread, part: slice = ALL) -> StepRecord | None:
+    """Returns the step that the agent works on, with a part of its calls; None where it waits for a
+    prompt. Raises NotFound, Corrupt."""
+    intent = thread.pending
+    if intent is None:
+        return None
+    fields: Mapping[str, Any] = intent
+    open_turns = thread.record["session"]["open"].values()
+    turns = [*threads.turns(store, intent), *open_turns]
+    record = _prompt(store, intent["index"], fields["prompt"], fields.get("promptId"))
+    return _with_turns(store, record, turns, part)
 
 
 def in_order(store: Store, turns: list[NodeHash]) -> list[NodeHash]:
@@ -121,20 +145,26 @@ def in_order(store: Store, turns: list[NodeHash]) -> list[NodeHash]:
     )
 
 
-def _step(
-    store: Store, index: int, prompt: NodeHash, prompt_id: str | None, turns: list[NodeHash]
-) -> StepRecord:
+def _prompt(store: Store, index: int, prompt: NodeHash, prompt_id: str | None) -> StepRecord:
     turn = store.node(prompt, "react-turn").payload
     text = content_text(store, turn["input"])
     before = recorded_state.of_turn(store, prompt)
-    calls = _calls(store, index, turns)
-    return StepRecord(index, text, prompt_id, turn.get("reportedAt", 0), before, calls)
+    return StepRecord(index, text, prompt_id, turn.get("reportedAt", 0), before, ())
 
 
-def _calls(store: Store, step: int, turns: list[NodeHash]) -> tuple[CallRecord, ...]:
+def _with_turns(
+    store: Store, step: StepRecord, turns: Sequence[NodeHash], part: slice
+) -> StepRecord:
     # An answer without a call is a turn, too.
-    with_call = [hash for hash in turns if store.node(hash, "react-turn").payload["toolCalls"]]
-    return tuple(_call(store, step, number, hash) for number, hash in enumerate(with_call, 1))
+    has_call = {hash: bool(store.node(hash, "react-turn").payload["toolCalls"]) for hash in turns}
+    with_call = [hash for hash in turns if has_call[hash]]
+    numbered = list(enumerate(with_call, 1))[part]
+    return replace(
+        step,
+        calls=tuple(_call(store, step.index, number, hash) for number, hash in numbered),
+        call_count=len(with_call),
+        texts=tuple(hash for hash in turns if not has_call[hash]),
+    )
 
 
 def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
@@ -183,6 +213,8 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
         is_torn="isTorn" in turn or is_begun_torn,
         began_ms=began_ms,
         fault=fault,
+        kind=call.get("kind", "other"),
+        turn=hash,
     )
 
 

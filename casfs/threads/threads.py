@@ -70,7 +70,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from casfs import canonical
@@ -331,6 +331,15 @@ def last_steps(store: Store, thread: Thread, count: int | None, after: int = 0) 
         if len(nodes) == count:
             break
     return nodes[::-1]
+
+
+def steps_between(store: Store, thread: Thread, first: int, last: int) -> list[StepNode]:
+    """Returns the steps with the indices from `first` to `last`, by a few reads for the way there
+    and one for each, however long the thread is."""
+    if last < first:
+        return []
+    newest = step_at(store, thread, last).hash
+    return list(islice(backwards_from(store, newest), last - first + 1))[::-1]
 
 
 def length(store: Store, thread: Thread) -> int:

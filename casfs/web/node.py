@@ -86,7 +86,9 @@ def show(call: Call) -> Response:
     model = page(store, hash, out=call.index("out"), into=call.index("in"))
     reason = why(store, hash) if call.query.get("why") == "1" else None
     etag = hash if call.query.get("fragment") == "content" and not model.fault else None
-    return call.page("node.html", etag=etag, page=model, reason=reason, size=PAGE)
+    return call.page(
+        "node.html", etag=etag, page=model, reason=reason, size=PAGE, name=call.query.get("name")
+    )
 
 
 def page(store: Store, hash: str, out: int = 0, into: int = 0) -> Page:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from casfs.errors import CasfsError
+from casfs.store.store import Store
+
 MAX_LINES = 4000  # that a page shows
 MAX_LINE_CHARS = 2000
 MAX_OPEN_LINES = 400  # of a file that is shown unfolded
@@ -26,6 +29,14 @@ class FilePatch:
     @property
     def open(self) -> bool:
         return 0 < len(self.lines) <= MAX_OPEN_LINES
+
+
+def stored(store: Store, hash: str | None) -> list[FilePatch]:
+    """Returns the files of a stored patch; where it is damaged, its fault."""
+    try:
+        return [] if hash is None else parse(store.get(hash))
+    except CasfsError as error:
+        return [FilePatch(str(error))]
 
 
 def parse(patch: bytes) -> list[FilePatch]:

@@ -13,7 +13,7 @@ from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.threads import attempt_details, live_output, lookup, prompts, threads
 from casfs.threads.threads import StepNode, Thread
-from casfs.web import patch, private_files, texts
+from casfs.web import patch, private_files, session, texts
 from casfs.web.patch import FilePatch
 from casfs.web.site import Call
 from casfs.web.texts import Text
@@ -62,6 +62,8 @@ def show(call: Call) -> Response:
     store = call.store
     thread = lookup.find(call.store, call.path["id"])
     index = number(call.path["index"])
+    if session.is_recorded(store, thread):
+        return session.show_step(call, thread, index)
     total = threads.length(store, thread)
     intent: Mapping[str, Any] = thread.pending or {}
     is_pending = intent.get("index") == index > total
@@ -107,17 +109,9 @@ def record(store: Store, node: StepNode) -> Record:
             for hash, info in store.blobs.info(hashes).items()
         ],
         summary=None if summary is None else texts.content(store, summary),
-        files=changes(store, payload["changes"]),
+        files=patch.stored(store, payload["changes"]),
         private=private_files.names(store, node),
     )
-
-
-def changes(store: Store, hash: str | None) -> list[FilePatch]:
-    """Returns the files of a stored patch; where it is damaged, its fault."""
-    try:
-        return [] if hash is None else patch.parse(store.get(hash))
-    except CasfsError as error:
-        return [FilePatch(str(error))]
 
 
 def pending(store: Store, thread: Thread) -> Pending:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from starlette.responses import Response
@@ -12,12 +11,11 @@ from starlette.responses import Response
 from casfs.backend.protocols import HeadName
 from casfs.errors import CasfsError
 from casfs.store.store import Store
-from casfs.threads import lookup, sessions, threads
+from casfs.threads import lookup, threads
 from casfs.threads.summary import detail_tokens, first_line
 from casfs.threads.threads import StepNode, Thread
 from casfs.threads.workflow_path import START, edges_taken
-from casfs.transcripts import resume
-from casfs.web import texts
+from casfs.web import session, texts
 from casfs.web.graph_layout import Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
@@ -69,7 +67,6 @@ class Page:
     agents: Mapping[str, str] = field(default_factory=dict)
     workspace: str | None = None
     fork: Mapping[str, Any] | None = None
-    session: Mapping[str, str] | None = None  # of an attached agent, with the command to go on
     ending: str | None = None
     rules: Sequence[Rule] = ()
     graph: Graph | None = None
@@ -87,9 +84,11 @@ class Page:
 
 
 def show(call: Call) -> Response:
+    thread = lookup.find(call.store, call.path["id"])
+    if session.is_recorded(call.store, thread):
+        return session.show(call, thread)
     count = min(max(call.index("count", WINDOW), 1), MAX_WINDOW)
     first = call.index("from") or None
-    thread = lookup.find(call.store, call.path["id"])
     model = page(call.store, call.site.threads, thread=thread, first=first, count=count)
     return call.page("thread.html", page=model, row=model.row, wanted=first, count=count)
 
@@ -102,7 +101,9 @@ def page(store: Store, table: ThreadTable, thread: Thread, first: int | None, co
         return Page(row, table.title(row), has_parent=has_parent)
     total = threads.length(store, thread)
     first = max(total - count + 1, 1) if first is None else min(first, max(total, 1))
-    nodes = window(store, thread, first=max(first - 1, 1), last=min(first + count - 1, total))
+    nodes = threads.steps_between(
+        store, thread, first=max(first - 1, 1), last=min(first + count - 1, total)
+    )
     before = nodes.pop(0).payload["role"] if nodes and first > 1 else START
     children = table.children(thread.id)
     lines = [step_line(store, node, children) for node in nodes]
@@ -134,27 +135,10 @@ def page(store: Store, table: ThreadTable, thread: Thread, first: int | None, co
         },
         workspace=start["workspace"],
         fork=thread.record.get("fork"),
-        session=_session(store, thread),
         ending=None if end is None else end.payload["summary"],
         rules=counted(rules, taken),
         graph=layout(list(flow["roles"]), rules, taken=taken, pending=pending),
     )
-
-
-def _session(store: Store, thread: Thread) -> Mapping[str, str] | None:
-    if not sessions.is_session(thread) or "origin" in thread.fields:
-        return None
-    about = sessions.about(store, thread)
-    return {**about, "command": resume.command(about["agent"], about["id"])}
-
-
-def window(store: Store, thread: Thread, first: int, last: int) -> list[StepNode]:
-    """Returns the steps with the indices from `first` to `last`, by a few reads for the way there
-    and one for each, however long the thread is."""
-    if last < first:
-        return []
-    newest = threads.step_at(store, thread, last).hash
-    return list(islice(threads.backwards_from(store, newest), last - first + 1))[::-1]
 
 
 def step_line(store: Store, node: StepNode, children: Sequence[Row]) -> StepLine:

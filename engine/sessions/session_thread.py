@@ -24,7 +24,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from casfs.agents.secrets import put_work
 from casfs.attach import spool
@@ -54,6 +54,9 @@ from engine.sessions.subagents import SubagentPart
 from engine.sessions.transcript_reader import TranscriptPart
 from engine.threads import lifecycle, record
 from engine.threads.transitions import move_head
+
+if TYPE_CHECKING:
+    from casfs.payloads import Spent
 
 MAX_OPEN_CALLS = 8  # that the record names; of more, the oldest is taken for over
 NO_STEP = "(the session goes on by itself)"
@@ -278,8 +281,16 @@ def end_step(
             intent=None,
             session=session,
             children=ids[-threads.MAX_CHILDREN :],
+            spent=_spent(thread, event, part),
             **_last_active(thread, event.kind),
         )
+
+
+def _spent(thread: Thread, event: SessionEvent, part: TranscriptPart | None) -> Spent:
+    before = thread.record["spent"]
+    wall_ms = max(0, event.reported_ms - thread.intent["since"])
+    tokens = 0 if part is None else part.tokens
+    return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall_ms}
 
 
 def _left_open(

@@ -153,7 +153,8 @@ def test_the_list_names_what_is_to_be_known(agent: AttachedAgent, project: Path)
     }
     first = next(row for row in rows if str(row.point) == "1.1")
     assert first.changed == ["a"]
-    assert len(first.repositories) == 2
+    assert len(first.repositories) == 3
+    assert first.repositories[-1].endswith(" commit: second")
     assert " → " in first.repositories[0]
 
 

@@ -53,17 +53,29 @@ class AttachedAgent:
         self._copy(str(self._step))
         self._report(self._events.prompt(text))
 
-    def call(self, act: Callable[[], object], tool: str = "Bash", path: str | None = None) -> str:
-        """Has the agent do something by a tool; returns the point before it."""
+    def call(
+        self,
+        act: Callable[[], object],
+        tool: str = "Bash",
+        path: str | None = None,
+        fault: str | None = None,
+        **more: str,
+    ) -> str:
+        """Has the agent do something by a tool; returns the point before it. `fault`: what the tool
+        says of a failure; `more`: arguments of the call."""
         self._calls += 1
         point = f"{self._step}.{self._calls}"
         arguments: dict[str, Any] = {"command": "x"}
         if path is not None:
             arguments = {"file_path": str(self.directory / path)}
+        arguments |= more
         self._copy(point)
         self._report(self._events.call(point, tool, **arguments))
         act()
-        self._report(self._events.result(point, tool, **arguments))
+        result = self._events.result(point, tool, **arguments)
+        if fault is not None:
+            result |= {"hook_event_name": "PostToolUseFailure", "error": fault}
+        self._report(result)
         return point
 
     # -- parts of a call, for those that overlap or are interrupted --

@@ -31,6 +31,7 @@ INDEX = b"index"
 PACKED_REFS = b"packed-refs"
 STASH_LOG = b"logs/refs/stash"  # the stashes but the last are in the log of its ref alone
 LOGS = b"logs/"
+HEAD_LOG = LOGS + HEAD
 OBJECTS = b"objects"
 LFS = b"lfs"  # large files, which are kept as objects are, by their SHA-256
 OBJECT_FOLDERS = OBJECTS, LFS
@@ -374,6 +375,21 @@ def words(before: RepositoryState | None, after: RepositoryState | None) -> list
             continue
         lines.append(path.decode(errors="replace"))
     return lines
+
+
+def logged(store: Store, before: TreeHash, after: TreeHash, path: bytes) -> list[tuple[str, str]]:
+    """Returns what git has noted of the HEAD of a repository from one tree to another: the short id
+    of each commit and what was done, such as `commit: Fix the parser`."""
+    sides = [tree.find(store, root, path + b"/" + HEAD_LOG) for root in (before, after)]
+    old, new = (_read(store, side) if isinstance(side, File) else b"" for side in sides)
+    # A log only grows; one that was cut, or made anew, says nothing of what came before.
+    lines = new[len(old) :].splitlines() if new.startswith(old) else []
+    entries = []
+    for line in lines:
+        ids, _, message = line.decode(errors="replace").partition("\t")
+        if len(ids.split(" ")) > 1:
+            entries.append((ids.split(" ")[1][:SHORT_ID_CHARS], message))
+    return entries
 
 
 def _same_content(old: Entry | None, new: Entry | None) -> bool:
