@@ -46,6 +46,11 @@ class Value(NamedTuple):
 
 SETTINGS = (
     Setting("runs.limit", 8, "threads (runs of workflows) that the daemon runs at once", minimum=1),
+    Setting(
+        "runs.keep_waiting",
+        900,
+        "seconds for which an agent that asks a person keeps its process (0 = it is ended)",
+    ),
     Setting("runs.max_workspace", 20 << 30, "bytes of a thread's workspace (0 = no limit)"),
     Setting("attach.max_size", 20 << 30, "bytes of an attached agent's directory (0 = no limit)"),
     Setting(

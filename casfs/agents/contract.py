@@ -77,6 +77,10 @@ class Called:
     recorded: Mapping[str, str] = field(default_factory=dict)
 
 
+async def _nobody(why: Waiting) -> str:
+    raise why
+
+
 async def _no_calls(call: Call) -> Called:
     raise Failed("this context has no engine that runs child threads")
 
@@ -103,6 +107,9 @@ class AgentContext:
     interrupted: Callable[[str], None] = _drop
     call: Callable[[Call], Awaitable[Called]] = _no_calls  # raises Waiting, Failed, Invalid
     answer: str | None = None  # a person's answer to the question of `Waiting`
+    # asks a person while the agent waits, as long as the engine lets it; returns the answer, and
+    # raises the `Waiting` that it is given where there is none: the attempt ends then
+    ask: Callable[[Waiting], Awaitable[str]] = _nobody
     # keeps a stored node for later attempts at the step, in which it is `kept`; durable on return
     keep: Callable[[str], Awaitable[None]] = _ignore
     kept: str | None = None

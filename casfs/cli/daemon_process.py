@@ -48,6 +48,7 @@ def serve_store(root: Path, report: background.Reporter, hold: bool) -> None:
             workspaces=workspaces,
             extractor=extractor,
             hold=hold,
+            keep_waiting_s=values["runs.keep_waiting"],
         )
         serve(root, path, settings, ready)
 

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shlex
-import sys
-import termios
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -18,13 +16,13 @@ from click.core import ParameterSource
 from casfs import config
 from casfs.agents import HUMAN
 from casfs.checkpoints.revisions import state_if_any, step_state
-from casfs.cli import run_check
+from casfs.cli import permission, run_check
 from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store, store_root
 from casfs.cli.diff import DiffFormat, print_state_diff
 from casfs.cli.json_values import times
 from casfs.cli.output import echo, echo_json, echo_line, json_option, wants_json, warn
-from casfs.cli.terminal import is_asked
+from casfs.cli.terminal import read_line
 from casfs.cli.thread import arguments, changes, start
 from casfs.cli.thread.log import print_event
 from casfs.cli.thread.screen import Screen
@@ -34,8 +32,8 @@ from casfs.cli.trust import trust_workflow
 from casfs.errors import Conflict, NotFound, Refused, Usage
 from casfs.store.store import Store
 from casfs.system import daemon_socket
-from casfs.system.safe_text import escape
 from casfs.threads import lookup, threads
+from casfs.threads.permission import PermissionRequest
 from casfs.threads.state import says, state
 from casfs.threads.summary import content_text, head_fields
 from casfs.threads.threads import SUSPENDED, Thread
@@ -181,6 +179,9 @@ def _ask(store: Store, thread: Thread) -> str | None:
     role = thread.intent["role"]
     words = {}
     echo_line(f"? {thread.record['reason']}")
+    request = PermissionRequest.of_question(store, thread.record["question"])
+    if request is not None:
+        return permission.ask(store.root, thread.id, request)
     if store.node(threads.agents(store, thread)[role]).payload["package"] == "human":
         schema = registry.load(store, threads.workflow(store, thread)).roles[role].schema
         required = schema.get("required", [])
@@ -192,21 +193,9 @@ def _ask(store: Store, thread: Thread) -> str | None:
         question = thread.record["question"]
         said = "" if question is None else content_text(store, question)
         echo(said.strip()[-MAX_QUESTION_CHARS:])
-    while (line := _read_line(f"{' or '.join(words) or 'answer'}> ")) == "":
+    while (line := read_line(f"{' or '.join(words) or 'answer'}> ")) == "":
         pass
     return words.get(line or "", line)
-
-
-def _read_line(prompt: str) -> str | None:
-    """Reads a line with line editing; None at the end of input, or without a terminal."""
-    if is_asked():
-        import readline  # noqa: F401  # `input` uses it
-
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)  # typed before the question: no answer to it
-        with suppress(EOFError, KeyboardInterrupt):
-            return input(escape(prompt, one_line=True)).strip()
-        echo()
-    return None
 
 
 def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> int:
@@ -240,7 +229,7 @@ def _end(ctx: click.Context, store: Store, thread: Thread, directory: str) -> in
             echo_line(f"not applied, since it {says(thread)}; {how_to_apply}")
     check_result(store, thread)
     if paths and applies is None and not wants_json():
-        applies = _read_line(f"Apply to {directory}? [y/N] ") in ("y", "Y", "yes")
+        applies = read_line(f"Apply to {directory}? [y/N] ") in ("y", "Y", "yes")
     if paths and applies:
         return int(ctx.invoke(changes.apply, id=thread.id, directory=directory))
     if paths and not wants_json():

@@ -1,7 +1,8 @@
 """The answer to a thread's question: a form made from the role's schema, checked by that schema.
 
 The answer to the `human` agent is the meta of its step, so it has a field for each property. Where
-another agent asks, or the schema names no properties, the answer is a text.
+another agent asks, or the schema names no properties, the answer is a text; a question for
+permission has three buttons, and a fourth that shows what the command would change.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from casfs import canonical
-from casfs.errors import CasfsError, Conflict, Invalid, NoDaemon
+from casfs.errors import CasfsError, Conflict, Invalid, NoDaemon, Refused
 from casfs.store.nodes.schema import Schema
 from casfs.store.store import Store
 from casfs.threads import lookup, threads
+from casfs.threads.permission import ALLOW, ALWAYS, DENY, PermissionRequest
 from casfs.threads.state import says
 from casfs.threads.threads import SUSPENDED, Thread
 from casfs.trees.diff import unified_diff
@@ -30,6 +32,8 @@ from casfs.web.texts import Text
 MAX_DIFF_BYTES = 64 << 10
 MAX_RADIOS = 5  # choices of a required field; others are a list
 WHOLE = ""  # name of the only field of a text, or of JSON
+PREVIEW = "preview"  # choices of a permission beside those that are answers
+REASON = "reason"
 PREFIX = "field-"  # of the others: before the name of the property
 ROLE_KEYWORDS = frozenset({"name", "$id"})  # of a role-schema; they assert nothing
 ASSERTS_NOTHING = ROLE_KEYWORDS | {"type", "title", "description", "$schema", "$comment"}
@@ -52,8 +56,9 @@ class Field:
 
 @dataclass(frozen=True)
 class Question:
-    """`reason`: the question in a line; `prompt`: the whole of it; `schema`: of the answer, None
-    for a text."""
+    """`reason`: the question in a line; `prompt`: the whole of it; `files`: that the thread has
+    changed so far; `schema`: of the answer, None for a text; `asked_files`: that the `permission`
+    is about."""
 
     thread: Thread
     role: str
@@ -63,6 +68,17 @@ class Question:
     files: Sequence[FilePatch]
     fields: Sequence[Field]
     schema: Mapping[str, Any] | None
+    permission: PermissionRequest | None = None
+    asked_files: Sequence[FilePatch] = ()
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a command has done in a copy; as the daemon's answer to `preview`."""
+
+    answer: Mapping[str, Any]
+    output: Text
+    files: Sequence[FilePatch]
 
 
 def show(call: Call) -> Response:
@@ -73,6 +89,8 @@ def send(call: Call) -> Response:
     """Sends the answer to the daemon; shows the form again with the fault of one that does not
     fit."""
     open_question = question(call.store, lookup.find(call.store, call.path["id"]))
+    if open_question.permission is not None:
+        return _send_permission(call, open_question)
     filled = [
         replace(field, value=call.form.get(PREFIX + field.name, ""))
         for field in open_question.fields
@@ -85,11 +103,39 @@ def send(call: Call) -> Response:
     return RedirectResponse(f"/threads/{open_question.thread.id}", 303)
 
 
-def _page(call: Call, open_question: Question, fault: CasfsError | None = None) -> Response:
+def _send_permission(call: Call, open_question: Question) -> Response:
+    id = open_question.thread.id
+    choice = call.form.get("choice", "")
+    try:
+        if choice == PREVIEW:
+            answer = ask(call, "preview", id=id)
+            files = patch.parse(answer["patch"].encode("utf-8", "replace"))
+            tried = Tried(answer, texts.bounded(answer["output"]), files)
+            return _page(call, open_question, tried=tried)
+        text = call.form.get("reason", "").strip() if choice == REASON else choice
+        if not text or (choice != REASON and choice not in (ALLOW, ALWAYS, DENY)):
+            raise Invalid("say why, or choose a button")
+        ask(call, "resume", id=id, input=text)
+    except (Invalid, Refused, NoDaemon) as error:
+        return _page(call, open_question, error)
+    return RedirectResponse(f"/threads/{id}", 303)
+
+
+def _page(
+    call: Call,
+    open_question: Question,
+    fault: CasfsError | None = None,
+    tried: Tried | None = None,
+) -> Response:
     status = status_of(fault) if fault else 200
     form_options: dict[str, Any] = {"prefix": PREFIX, "radios": MAX_RADIOS}
     return call.page(
-        "answer.html", status=status, question=open_question, fault=fault, **form_options
+        "answer.html",
+        status=status,
+        question=open_question,
+        fault=fault,
+        tried=tried,
+        **form_options,
     )
 
 
@@ -117,6 +163,8 @@ def question(store: Store, thread: Thread) -> Question:
         files = patch.parse(
             unified_diff.patch(store, start["workspace"], new=after, limit=MAX_DIFF_BYTES)
         )
+    permission = PermissionRequest.of_question(store, question_hash)
+    asked_patch = b"" if permission is None else permission.patch.encode("utf-8", "replace")
     return Question(
         thread,
         role,
@@ -126,6 +174,8 @@ def question(store: Store, thread: Thread) -> Question:
         files=files,
         fields=form(schema),
         schema=schema,
+        permission=permission,
+        asked_files=patch.parse(asked_patch),
     )
 
 

@@ -42,8 +42,8 @@ class ReadFile:
 @dataclass(frozen=True)
 class CallView:
     """A call in a line, and what is shown when it is unfolded. `said`: by the model before it;
-    `ended`: how, in words; `files`: that it changed, without lines where it is folded; `unlisted`: how
-    many others; `output`, `arguments`: None where it is folded."""
+    `ended`: how, in words; `files`: that it changed, without lines where it is folded; `unlisted`:
+    how many others; `output`, `arguments`: None where it is folded."""
 
     step: int
     number: int

@@ -32,6 +32,7 @@ from engine.acp.permissions import ALLOW, ASK, DENY, Permissions, notes
 from engine.acp.recorder import Recorder
 from engine.agents import program
 from engine.agents.react import SANDBOX_PROPERTIES, sandbox_settings
+from engine.deadlines import standing_still
 from engine.llm.tools import truncate
 from engine.processes.subprocesses import ProcessResult, TimedOut
 
@@ -139,7 +140,10 @@ class Session:
         live = context.exit_stack.enter_context(live_output.recording(*recording_args))
         self._timeout = float(config.get("timeoutS", program.DEFAULT_TIMEOUT_S))
         self._recorder = Recorder(context, live)
-        self._permissions = Permissions(context, config.get("permissions", ASK))
+        self._limit = trio.CancelScope()
+        policy = config.get("permissions", ASK)
+        self._permissions = Permissions(context, policy, self._ask_person)
+        self._ask_without_time = context.ask
         shell = sandbox_settings(config)
         files = config.get("files", True)
         host = Host(
@@ -153,11 +157,11 @@ class Session:
         AgentFailed with the session so far."""
         answer: Any = None
         try:
-            with trio.move_on_after(self._timeout) as limit:
+            self._limit = trio.CancelScope(deadline=trio.current_time() + self._timeout)
+            with self._limit:
                 goes_on = bool(self.client.session)
                 text = context.prompt.correction_text() if goes_on else await self._open(context)
-                self._recorder.begin(text)
-                answer = await self.client.prompt(text)
+                answer = await self._prompt(text)
         except trio.Cancelled:
             with trio.CancelScope(shield=True):
                 context.interrupted((await self._detail(None)).hash)
@@ -169,12 +173,26 @@ class Session:
         except CasfsError as error:
             raise AgentFailed(str(error), (await self._detail(None)).hash) from error
         detail = await self._detail(answer)
-        if limit.cancelled_caught:
+        if self._limit.cancelled_caught:
             reason = f"{self._program} took longer than {self._timeout:g} s"
             raise AgentFailed(reason, detail.hash) from TimedOut(reason, NO_RESULT)
         if answer.stop_reason in FAILED:
             raise AgentFailed(f"{self._program} stopped: {answer.stop_reason}", detail.hash)
         return AgentResult(self._recorder.report, detail)
+
+    async def _prompt(self, text: str) -> Any:
+        """Returns the agent's answer to a prompt, and to what a person has said of its requests."""
+        self._recorder.begin(text)
+        answer = await self.client.prompt(text)
+        while reasons := self._permissions.take_reasons():
+            await self._recorder.end(answer, self.client.name)
+            self._recorder.begin(reasons)
+            answer = await self.client.prompt(reasons)
+        return answer
+
+    async def _ask_person(self, why: Waiting) -> str:
+        with standing_still(self._limit):
+            return await self._ask_without_time(why)
 
     async def _open(self, context: AgentContext) -> str:
         """Begins the session, or goes on with that of an earlier attempt; returns the prompt."""

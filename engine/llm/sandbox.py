@@ -60,12 +60,14 @@ MAX_PROCESSES = 1024  # of a command, threads included; the kernel does not coun
 @dataclass(frozen=True)
 class Settings:
     """`paths`: further readable directories; `allow_shell`: run without bubblewrap where it is
-    missing; `timeout`: seconds for a command."""
+    missing; `timeout`: seconds for a command; `shown_at`: the path at which the command sees its
+    workspace, None for its own."""
 
     paths: Sequence[str] = ()
     network: bool = False
     allow_shell: bool = False
     timeout: float = 120.0
+    shown_at: Path | None = None
 
 
 async def sandboxed_command(
@@ -73,7 +75,7 @@ async def sandboxed_command(
 ) -> tuple[list[str], dict[str, str]]:
     """Returns argv and environment to run a shell command in the sandbox. Raises Refused."""
     bwrap = shutil.which("bwrap", path=env.get("PATH", os.defpath))
-    clean = _environment(env, workspace, run)
+    clean = _environment(env, settings.shown_at or workspace, run)
     options = None if bwrap is None else await _working_options(bwrap)
     if bwrap is not None and options is not None:
         inner = [bwrap, *options, *_visible(workspace, settings)]
@@ -95,8 +97,8 @@ def _visible(workspace: Path, settings: Settings) -> list[str]:
     argv = ["--share-net"] if settings.network else []
     for path in [*SYSTEM, *(f"/etc/{name}" for name in ETC), *settings.paths]:
         argv += ["--ro-bind-try", path, path]
-    where = str(workspace)
-    return [*argv, "--bind", where, where, "--chdir", where, "--"]
+    shown = str(settings.shown_at or workspace)
+    return [*argv, "--bind", str(workspace), shown, "--chdir", shown, "--"]
 
 
 def _confined(argv: Sequence[str]) -> list[str]:

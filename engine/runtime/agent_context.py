@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from casfs.agents import AgentContext
@@ -22,6 +23,7 @@ from engine.blocking import blocking
 from engine.processes import subprocesses
 from engine.runtime.calls import ThreadCalls
 from engine.runtime.loaded_thread import LoadedThread
+from engine.runtime.open_question import ask_person
 from engine.runtime.step_cache import StepInputs
 from engine.threads import transitions
 from engine.threads.record import run_token
@@ -41,6 +43,7 @@ class AgentContextBuilder:
         self._run_child = loaded.run_child
         self._workspace = loaded.workspace
         self._log = loaded.log
+        self._loaded = loaded
 
     async def context(
         self, intent: Intent, prompt: Prompt, state: RecordedState | None
@@ -66,6 +69,7 @@ class AgentContextBuilder:
                 self._store, self._env, head=self._head, run=self._run_child, workspace=state
             ),
             answer=answer,
+            ask=partial(ask_person, self._loaded, has_directory=state is not None),
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
             attempts=(

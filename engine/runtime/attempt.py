@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult
+from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
 from casfs.agents.cancellation import reraise_cancellation
 from casfs.agents.messages import describe, find_waiting
 from casfs.agents.payload_structure import redact_texts
@@ -26,15 +26,17 @@ from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.store.nodes.schema import Schema
 from casfs.store.store import Store
-from casfs.threads.threads import Thread
+from casfs.threads.threads import SUSPENDED, Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
+from engine.deadlines import standing_still
 from engine.output import blocks
 from engine.output.parser import DanglingRef, Extracted, extract, is_quick
 from engine.processes import containment
 from engine.processes.subprocesses import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
 from engine.runtime.thread_head import PAUSE_S, ThreadHead, unreachable
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
+from engine.threads.suspension import go_on
 from engine.threads.transitions import correct
 
 if TYPE_CHECKING:
@@ -52,6 +54,10 @@ class BudgetExceeded(CasfsError):
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)
         self.detail = detail
+
+
+class PersonAsked(CasfsError):
+    """An attempt ended while its agent waited for a person; the thread is suspended already."""
 
 
 class AttemptFailed(AgentFailed):
@@ -117,18 +123,34 @@ class Attempt:
         self._store = store
         self._head = head
         self._role_agent = role_agent
-        self._context = replace(context, interrupted=self._note_interrupted)
+        self._ask_person = context.ask
+        interrupted = self._note_interrupted
+        self._context = replace(context, interrupted=interrupted, ask=self._without_time)
+        self._scope = trio.CancelScope()  # of its time limit
         self._budget = budget
 
     async def __call__(self) -> StepResult:
-        """Raises AttemptFailed, Waiting, BudgetExceeded."""
+        """Raises AttemptFailed, Waiting, BudgetExceeded, PersonAsked."""
+        try:
+            result = await self._in_time()
+        except CasfsError as error:
+            if self._head.thread.status == SUSPENDED:
+                raise PersonAsked(str(error)) from error
+            raise
+        # The agent did not wait for the answer to what it has asked.
+        if self._head.thread.status == SUSPENDED:
+            await self._head.move(partial(go_on, self._store))
+        return result
+
+    async def _in_time(self) -> StepResult:
         role = self._context.role
         timeout = self._role_agent.timeout
         left = self._seconds_left()
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
         limit = min(limits, default=float("inf"))
         begin = time.monotonic()
-        with trio.move_on_after(limit) as scope:
+        self._scope.deadline = trio.current_time() + limit
+        with self._scope as scope:
             result = await self._contained()
             result.tokens = self.tokens
             result.duration_ms = round((time.monotonic() - begin) * 1000)
@@ -269,6 +291,10 @@ class Attempt:
         return StepResult(
             result, answer.extracted, prompt=context.prompt, extraction=method, workspace=state
         )
+
+    async def _without_time(self, why: Waiting) -> str:
+        with standing_still(self._scope):
+            return await self._ask_person(why)
 
     def _note_interrupted(self, detail: str) -> None:
         self._head.interrupted = detail

@@ -58,7 +58,7 @@ MAX_IDLE_CONNECTIONS = 64  # that have sent no request; the oldest gives way to 
 class DaemonSettings:
     """`env`: the environment of agents; `limit`: threads that run at once, more wait;
     `maintenance` is called every MAINTENANCE_INTERVAL_S; `extractor`: the model that finds a meta;
-    `hold`: no thread is launched at the start."""
+    `hold`: no thread is launched at the start; `keep_waiting_s`: as `RunServices`."""
 
     env: Mapping[str, str]
     limit: int
@@ -67,6 +67,7 @@ class DaemonSettings:
     workspaces: Workspaces = COPYING
     extractor: Extractor | None = None
     hold: bool = False
+    keep_waiting_s: int = 0
 
 
 class Daemon:
@@ -83,6 +84,7 @@ class Daemon:
             workspaces=settings.workspaces,
             evaluator=self._evaluator,
             extractor=extractor,
+            keep_waiting_s=settings.keep_waiting_s,
         )
         self._supervisor = Supervisor(services, settings.env, settings.limit)
         self._followers = Followers(store, settings.log)

@@ -1,5 +1,5 @@
 """The daemon's operations: start, fork, resume, suspend, cancel, label, compact, wait, checkpoint,
-replay, status.
+preview, replay, status.
 
 Each takes the members of a request and returns those of an answer, or raises an error of
 `casfs.errors`. Every change of a thread from outside goes through here, so that it is serialised
@@ -29,7 +29,7 @@ from engine import content
 from engine.blocking import blocking
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.processes import containment
-from engine.runtime import compaction, stop_thread
+from engine.runtime import compaction, preview, stop_thread
 from engine.runtime.compaction import CompactionInput, Summary
 from engine.runtime.supervisor import Supervisor
 from engine.runtime.thread_config import redacting_store
@@ -57,6 +57,7 @@ class DaemonApi:
         self._env = env
         self._supervisor = supervisor
         self._requests = ThreadRequests(store, env, supervisor)
+        self._previews = trio.Lock()  # each holds a copy of a workspace
         self._known: dict[str, Callable[..., Awaitable[Answer]]] = {
             "status": self._status,
             "start": self._start,
@@ -69,6 +70,7 @@ class DaemonApi:
             "wait": self._wait,
             "redact": self._redact,
             "checkpoint": self._checkpoint,
+            "preview": self._preview,
             "replay": self._replay,
         }
 
@@ -106,6 +108,10 @@ class DaemonApi:
     async def _resume(self, **members: Any) -> Answer:
         """`members`: of ResumeRequest."""
         request = ResumeRequest(**members)
+        if request.answers_only and await self._supervisor.answer(request.id, request.input or ""):
+            return {"id": request.id}
+        if request.agents or request.every:
+            await self._supervisor.end_waiting(request.id)
         outermost = await blocking(partial(self._requests.resume, request))
         self._supervisor.lend(outermost.id, request.lent)
         self._supervisor.launch(outermost.id)
@@ -209,6 +215,13 @@ class DaemonApi:
 
         rows = await blocking(replay)
         return {"rows": [{**asdict(row), "differs": row.differs} for row in rows]}
+
+    async def _preview(self, id: ThreadId) -> Answer:
+        """What the command would change that a thread asks permission for."""
+        thread = await blocking(partial(threads.get, self._store, id))
+        services = self._supervisor.services
+        async with self._previews:
+            return asdict(await preview.run(services, thread, self._supervisor.env_of(id)))
 
     async def _redact(self, text: str) -> Answer:
         """What is purged is redacted in what running threads record from now on."""

@@ -27,7 +27,7 @@ class RunServices:
     """`store`: without redaction, which each thread adds for its own secrets; `evaluator`: of the
     rules of moderators, by default in this process; `extractor`: the model that finds the meta of
     an output; `single_flight`: of equal steps; `commits`: of all threads, so that they share
-    transactions."""
+    transactions; `keep_waiting_s`: seconds for which an agent's process waits for a person."""
 
     store: Store
     log: Log = silent
@@ -36,3 +36,4 @@ class RunServices:
     extractor: Extractor | None = None
     single_flight: SingleFlight = field(default_factory=SingleFlight)
     commits: CommitQueue = field(default_factory=CommitQueue)
+    keep_waiting_s: int = 0

@@ -30,7 +30,7 @@ from engine.moderator import decision as moderator
 from engine.moderator.decision import Decision, Next
 from engine.runtime import calls, compaction, step_cache
 from engine.runtime.agent_context import AgentContextBuilder
-from engine.runtime.attempt import Attempt, AttemptFailed, BudgetExceeded, StepResult
+from engine.runtime.attempt import Attempt, AttemptFailed, BudgetExceeded, PersonAsked, StepResult
 from engine.runtime.loaded_thread import LoadedThread
 from engine.runtime.step_commit import StepCommitter
 from engine.runtime.thread_head import ThreadHead, end_orphans
@@ -220,6 +220,10 @@ class StepRunner:
                     reset = partial(self._loaded.workspace.reset, before)
                     await self._head.while_unreachable(reset)
                 return await attempt()
+            except PersonAsked:
+                add_tokens = partial(transitions.add_tokens, self._store, tokens=attempt.tokens)
+                await self._head.move(add_tokens)
+                return None
             except Waiting as why:
                 await self._wait(why, attempt, has_directory=before is not None)
                 return None

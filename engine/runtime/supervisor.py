@@ -27,7 +27,7 @@ from casfs.errors import CasfsError, Conflict
 from casfs.store.conflict_retry import retry_on_conflict
 from casfs.threads import threads
 from casfs.threads.state import QUEUED, state
-from casfs.threads.threads import RUNNING, Thread, ThreadId
+from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from engine.blocking import blocking
 from engine.runtime import stop_thread
 from engine.runtime.calls import cancel_children
@@ -60,6 +60,11 @@ class Task:
     def head(self) -> ThreadHead | None:
         return self.run.head if self.run else None
 
+    @property
+    def asks(self) -> bool:
+        """Whether its agent waits for a person: the thread is suspended."""
+        return self.head is not None and self.head.question is not None
+
 
 class Supervisor:
     def __init__(
@@ -74,7 +79,7 @@ class Supervisor:
         self.leases: ThreadLeases | None = None
         if isinstance(store.backend, Leasing):
             self.leases = ThreadLeases(store, store.backend.leases(secrets.token_hex(16)), log)
-        self._services = services
+        self.services = services
         self._store = store
         self._env = env
         self._ports = ThreadPorts()
@@ -94,7 +99,8 @@ class Supervisor:
         # A set: a thread that is resumed may have two tasks for a moment, one of which ends.
         running = {task.id for task in self._running}
         queued = [task.id for task in self._queue]
-        called = self._tasks.keys() - running - {*queued}
+        asking = {task.id for task in self._tasks.values() if task.asks}
+        called = self._tasks.keys() - running - asking - {*queued}
         return {
             "limit": self._limit,
             "running": sorted(running),
@@ -123,7 +129,7 @@ class Supervisor:
     @property
     def extracts(self) -> bool:
         """Whether a model finds the meta of an output, which may then be free text."""
-        return self._services.extractor is not None
+        return self.services.extractor is not None
 
     def head(self, id: ThreadId) -> ThreadHead | None:
         """Returns the head of a running thread."""
@@ -215,15 +221,15 @@ class Supervisor:
         """Waits until no task runs the thread, and none of a caller is about to; returns it.
         Raises NotFound."""
         while True:
-            if task := self._tasks.get(id):
-                await task.done.wait()
             changed = self._changed
-            thread = await blocking(partial(threads.get, self._store, id))
-            if thread.status != RUNNING:
-                return thread
-            # a thread that is being stopped has no task any more before its head says so
-            if not self._stops and not await blocking(partial(self._will_go_on, thread)):
-                return thread
+            task = self._tasks.get(id)
+            if task is None or task.asks:
+                thread = await blocking(partial(threads.get, self._store, id))
+                if thread.status != RUNNING:
+                    return thread
+                # One that is being stopped has no task any more before its head says so.
+                if not self._stops and not await blocking(partial(self._will_go_on, thread)):
+                    return thread
             with trio.move_on_after(CHECK_S if self.leases else math.inf):
                 await changed.wait()
 
@@ -239,6 +245,23 @@ class Supervisor:
         name = threads.head_name(above)
         head = self._store.heads.get(name)
         return head is not None and self._will_go_on(threads.of_head(name, head))
+
+    async def answer(self, id: ThreadId, answer: str) -> bool:
+        """Gives an answer to the agent that waits for it; returns whether it has taken it. One that
+        does not wait any more has ended then."""
+        task = self._tasks.get(id)
+        question = task.head.question if task and task.head else None
+        if question is not None and await question.give(answer):
+            return True
+        await self.end_waiting(id)
+        return False
+
+    async def end_waiting(self, id: ThreadId) -> None:
+        """Ends the process that waits for a person, so that the thread can be resumed."""
+        task = self._tasks.get(id)
+        if task is not None and task.head and task.head.thread.status == SUSPENDED:
+            task.scope.cancel()
+            await task.done.wait()
 
     def redact(self, text: str) -> int:
         """Redacts a text that is purged in all that running threads record from now on; returns
@@ -262,7 +285,7 @@ class Supervisor:
                 await task.done.wait()
             detail = task and task.head and task.head.interrupted
             interrupted = [detail] if detail else []
-            act = partial(action, self._store, id, self._services.workspaces, interrupted)
+            act = partial(action, self._store, id, self.services.workspaces, interrupted)
             await blocking(partial(retry_on_conflict, act))
         finally:
             if task is not None:
@@ -291,7 +314,7 @@ class Supervisor:
         if task.head and task.lease and task.scope.cancelled_caught and task.stopped.is_set():
             with suppress(CasfsError):  # it may go on elsewhere
                 workspace = thread_workspace(
-                    self._store, task.head.thread, self._services.workspaces
+                    self._store, task.head.thread, self.services.workspaces
                 )
                 await blocking(workspace.remove)
 
@@ -311,6 +334,16 @@ class Supervisor:
         task.done.set()
         self._note_change()
 
+    def _note_question(self, task: Task) -> None:
+        """While its agent waits for a person, a task leaves its place to another; with the answer
+        it goes on at once."""
+        if task.asks and task in self._running:
+            self._running.remove(task)
+            self._dequeue()
+        elif not task.asks and not task.done.is_set() and task not in self._running:
+            self._running.append(task)
+        self._note_change()
+
     def _give_up(self, lease: Lease | None) -> None:
         if self.leases and lease:
             self.leases.give_up(lease)
@@ -320,6 +353,7 @@ class Supervisor:
         id = task.id
         try:
             task.run = await blocking(partial(self._thread_run, task))
+            task.run.head.on_question = partial(self._note_question, task)
             await task.run()
         except Conflict as error:
             self._log("conflict", thread=id, error=str(error))
@@ -342,14 +376,14 @@ class Supervisor:
             thread = threads.get(self._store, task.id)
             guard = None
         env = {**self.env_of(task.id), **self._ports.take(task.id)}
-        return ThreadRun(self._services, thread, env, run_child=self.run_child, guard=guard)
+        return ThreadRun(self.services, thread, env, run_child=self.run_child, guard=guard)
 
     def _suspend(self, task: Task, reason: str) -> None:
         thread = threads.get(self._store, task.id)
         is_own = task.lease is None or thread.record.get("lease") == task.lease.token
         if thread.status == RUNNING and is_own:
             # As after any failure: the next attempt calls them anew.
-            cancel_children(self._store, thread, self._services.workspaces)
+            cancel_children(self._store, thread, self.services.workspaces)
             suspension.suspend(self._store, thread, Suspension(reason))
 
 

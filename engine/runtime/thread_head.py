@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import trio
 
@@ -19,6 +19,9 @@ from casfs.threads.threads import Thread
 from engine.blocking import blocking
 from engine.processes import subprocesses
 from engine.runtime.commit_queue import CommitQueue, Committable
+
+if TYPE_CHECKING:
+    from engine.runtime.open_question import OpenQuestion
 
 
 class MovesHead(Committable, Protocol):
@@ -39,7 +42,8 @@ class ThreadHead:
     """`thread`: as of the last move; `interrupted`: the detail that a cancelled program of the
     pending step has left, to be recorded with the end of the attempt; `guard`: of a shared store,
     raises Conflict once the lease is over; `lost_errors`: those that say that the head is not ours
-    any more. They end a run and leave the thread as it is."""
+    any more. They end a run and leave the thread as it is; `question`: for whose answer the agent
+    waits; `on_question`: called when that changes."""
 
     def __init__(self, thread: Thread, guard: Guard | None = None) -> None:
         self.thread = thread
@@ -48,7 +52,13 @@ class ThreadHead:
         self.is_shared = guard is not None
         self._guard = guard or (lambda: None)
         self.interrupted: str | None = None
+        self.question: OpenQuestion | None = None
+        self.on_question: Callable[[], None] = lambda: None
         self._lock = trio.Lock()
+
+    def set_question(self, question: OpenQuestion | None) -> None:
+        self.question = question
+        self.on_question()
 
     async def move(self, transition: Callable[[Thread], Thread]) -> Thread:
         """Applies a transition to the current thread. Raises what the transition raises."""

@@ -97,6 +97,10 @@ class ResumeRequest:
     every: AgentSpec | None = None
     lent: dict[str, str] | None = None
 
+    @property
+    def answers_only(self) -> bool:
+        return self.input is not None and not (self.hint or self.agents or self.every)
+
 
 class ThreadRequests:
     """Does these requests, in worker threads. `env`: of agents."""

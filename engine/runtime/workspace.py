@@ -189,9 +189,11 @@ class Workspaces:
 COPYING = Workspaces()
 
 
-def thread_workspace(store: Store, thread: Thread, workspaces: Workspaces = COPYING) -> Workspace:
-    """Returns the workspace of a thread."""
-    workspace = workspaces.open(store, store.root / FOLDER / thread.id)
+def thread_workspace(
+    store: Store, thread: Thread, workspaces: Workspaces = COPYING, name: ThreadId | None = None
+) -> Workspace:
+    """Returns the workspace of a thread; one beside it with a `name`, which no thread has."""
+    workspace = workspaces.open(store, store.root / FOLDER / (name or thread.id))
     workspace.max_bytes = workspaces.max_bytes
     workspace.start = thread.record["start"]
     workspace.allows_secrets = bool(thread.record.get(ALLOWS_SECRETS))

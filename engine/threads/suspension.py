@@ -16,6 +16,7 @@ from casfs.errors import Conflict
 from casfs.store.conflict_retry import retry_on_conflict
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
+from casfs.system.clock import now_ms
 from casfs.threads import sessions, threads
 from casfs.threads.state import says
 from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
@@ -211,6 +212,18 @@ def _resume(
         start = threads.start(store, thread).payload
         changes["rounds"] = record.step_limit(thread.record, start) + start["maxRounds"]
     return move_head(batch, thread, thread.hash, **changes)
+
+
+def go_on(store: Store, thread: Thread, answer: str | None = None) -> Thread:
+    """Sets a suspended thread running whose agent has waited for a person: the attempt goes on.
+    `answer`: None where the agent has gone on without one."""
+    with store.batch() as batch:
+        changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None}
+        # A crash may come before the agent has kept it: it is for the next attempt then.
+        changes["answer"] = None if answer is None else content.put(batch, answer)
+        # Its time until then is spent already, and the time in which it waited is none.
+        changes["intent"] = record.changed(thread.intent, since=now_ms())
+        return move_head(batch, thread, thread.hash, **changes)
 
 
 def _check_answer(store: Store, thread: Thread, answer: str) -> None:

@@ -328,7 +328,7 @@ def test_an_agent_that_speaks_acp_asks_for_permission(
     screen = Terminal(cli, project, "run", f"acp:{json.dumps(script.config())}", "Tidy up")
     screen.until("Let me see.")
     screen.until("The agent asks for permission: rm \\x1b[2Jx\n")
-    screen.until("answer> ", "allow\n")
+    screen.until("r a reason> ", "y")
     screen.until("All gone.")
     screen.until("step 1 agent: done, ")
     assert screen.end() == 0

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +17,11 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import threads
 from casfs.threads.state import state
-from casfs.threads.threads import ThreadId
+from casfs.threads.threads import SUSPENDED, Thread, ThreadId
 from casfs.web import answer as answers
 from casfs.web.answer import answer, form, marked
 from engine.workflow import registry as workflows
+from tests.support.acp import DONE, Script, start
 from tests.support.engine import daemon, loop, until
 from tests.support.thread_example import make_thread
 from tests.support.web import Web, visible
@@ -192,3 +197,57 @@ def test_a_thread_that_asks_nothing_has_no_form(web: Web, disk_store: Store) -> 
     thread = make_thread(disk_store)
     assert "asks nothing" in web.get(f"/threads/{thread.id}/answer", 409).text
     assert answers.PREFIX not in web.get(f"/threads/{thread.id}").text
+
+
+# -- permission ---------------------------------------------------------------------------
+
+RM = {
+    "toolCallId": "1",
+    "title": "rm a",
+    "kind": "execute",
+    "rawInput": {"command": "rm a.txt; echo '<b>gone</b>'"},
+    "content": [{"type": "diff", "path": "a.txt", "oldText": "one", "newText": "<i>uno</i>"}],
+}
+
+
+@pytest.fixture
+def waiting(disk_store: Store, tmp_path: Path) -> Iterator[tuple[Thread, Script]]:
+    """A thread whose agent waits for permission, under a daemon."""
+    script = Script(tmp_path, [{"permission": {"tool": RM}}], [DONE])
+    with daemon(disk_store.root):
+        thread = start(disk_store, script.config())
+        daemon_socket.request(disk_store.root, "resume", id=thread.id)
+        until(lambda: threads.get(disk_store, thread.id).status == SUSPENDED, "the question")
+        yield threads.get(disk_store, thread.id), script
+
+
+def test_a_permission_has_three_buttons(web: Web, waiting: tuple[Thread, Script]) -> None:
+    thread, script = waiting
+    path = f"/threads/{thread.id}/answer"
+    html = web.get(path).text
+    for text in ("$ rm a.txt; echo '<b>gone</b>'", "in .", "-one", "+<i>uno</i>"):
+        assert text in unescape(visible(html))
+    assert re.findall(r'name="choice" value="([^"]*)"', html) == [
+        "allow", "allow always", "deny", "preview", "reason",
+    ]  # fmt: skip
+    assert web.post(path, choice="deny").headers["location"] == f"/threads/{thread.id}"
+    until(lambda: len(script.prompts()) == 1 and script.answers(), "the answer")
+    assert script.answers()[-1]["result"]["outcome"]["optionId"] == "no"
+
+
+def test_a_reason_reaches_the_agent(web: Web, waiting: tuple[Thread, Script]) -> None:
+    thread, script = waiting
+    path = f"/threads/{thread.id}/answer"
+    assert "say why" in visible(web.post(path, 400, choice="reason", reason=" ").text)
+    assert "say why" in visible(web.post(path, 400, choice="yes").text)
+    web.post(path, choice="reason", reason="Keep it.")
+    until(lambda: len(script.prompts()) == 2, "the reason")
+    assert script.prompts()[1] == "You asked: rm a\nAnswer: Keep it."
+
+
+def test_what_it_would_change(web: Web, waiting: tuple[Thread, Script]) -> None:
+    thread, script = waiting
+    html = web.post(f"/threads/{thread.id}/answer", 200, choice="preview").text
+    for text in ("exit 0", "<b>gone</b>", "-one", "without network"):
+        assert text in unescape(visible(html))
+    assert not script.answers(), "it is still to be answered"

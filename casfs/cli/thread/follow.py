@@ -65,10 +65,14 @@ Event = Started | Turn | Tool | Output | Finished | Suspended
 KEYS = ("index", "role", "attempt", "since")
 
 
-class _Attempt:
+class FollowedAttempt:
     """The attempt in flight, as far as it was reported."""
 
-    def __init__(self, intent: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
+        self.begin({})
+
+    def begin(self, intent: Mapping[str, Any]) -> None:
+        """Nothing of the attempt of this pending step was reported yet."""
         self.run = intent.get("run")
         self.fields = {key: intent[key] for key in KEYS if key in intent}
         self.place = {key: intent[key] for key in ("index", "role") if key in intent}
@@ -110,11 +114,13 @@ def follow(
     last: int | None = None,
     after: int = 0,
     over: Callable[[Thread], bool] = lambda thread: thread.status != RUNNING,
+    attempt: FollowedAttempt | None = None,
 ) -> Iterator[Event]:
     """Yields what happens to a thread, first the `last` steps (all for None) with an index above
-    `after`. Returns when `over`, which is asked before the thread is read for the last time."""
+    `after`. Returns when `over`, which is asked before the thread is read for the last time.
+    `attempt`: of an earlier call, after which the thread went on."""
     version_now = version_of(store.backend)
-    attempt = _Attempt({})
+    attempt = attempt or FollowedAttempt()
     while True:
         version = version_now()
         ending = over(thread)
@@ -126,7 +132,7 @@ def follow(
         last = None
         intent: Mapping[str, Any] = thread.pending or {}
         if intent.get("run") != attempt.run:
-            attempt = _Attempt(intent)
+            attempt.begin(intent)
             if intent and state(thread) == RUNNING:
                 yield Started(attempt.fields)
         yield from attempt.live(store)

@@ -12,7 +12,15 @@ from typing import Any
 import click
 
 from casfs.cli.terminal import columns, paint
-from casfs.cli.thread.follow import Event, Finished, Output, Started, Suspended, Turn
+from casfs.cli.thread.follow import (
+    Event,
+    Finished,
+    FollowedAttempt,
+    Output,
+    Started,
+    Suspended,
+    Turn,
+)
 from casfs.cli.thread.log import print_event
 from casfs.cli.thread.show import attempt_note, step_fields, step_line
 from casfs.store.nodes.node import Node
@@ -22,6 +30,8 @@ from casfs.threads import live_output, threads
 from casfs.threads.state import state
 from casfs.threads.summary import content_text
 from casfs.threads.threads import RUNNING, StepNode, Thread
+
+MAX_OVERLAP_CHARS = 4096
 
 
 class Screen:
@@ -36,6 +46,7 @@ class Screen:
         self._live = False
         self._at_start = True
         self._shown: set[str] = set()  # turns of the attempt, and their outputs
+        self.attempt = FollowedAttempt()  # a person may answer in the middle of it
 
     def show(self, event: Event) -> None:
         match event:
@@ -73,8 +84,10 @@ class Screen:
 
     def _turn(self, turn: Mapping[str, Any], node: Node[Any]) -> None:
         if node.type == "react-turn":
-            self._shown |= {node.hash, output := node.payload["output"]}
+            self._shown.add(node.hash)
+            output = node.payload["output"]
             if not self._live and (text := content_text(self._store, output).strip()):
+                self._shown.add(output)
                 self._write(text + "\n", dim=True)
             if tools := [
                 self._store.node(call_hash).payload["name"]
@@ -86,7 +99,7 @@ class Screen:
         step = step_fields(self._store, node, self._tree)
         text = content_text(self._store, node.payload["content"])
         if (shown or not self._err) and node.payload["content"] not in self._shown:
-            self._write(text.removeprefix(shown), dim=bool(shown))
+            self._write(_without_shown(text, shown), dim=bool(shown))
         self._tree = step["workspace"]
         name, *facts = re.split(" {2,}", step_line(step).strip())
         self._line(f"{name}: {', '.join(facts)}", "red" if step["status"] == "failed" else "green")
@@ -104,3 +117,13 @@ class Screen:
 
     def _put(self, text: str) -> None:
         click.echo(text.encode("utf-8", "replace"), nl=False, err=self._err)
+
+
+def _without_shown(text: str, shown: str) -> str:
+    """Returns a text without what ends what was shown: a program may have printed more before it,
+    and the rest of it after it was looked at last."""
+    if text.startswith(shown):
+        return text[len(shown) :]
+    end = shown[-MAX_OVERLAP_CHARS:]
+    lengths = range(min(len(text), len(end)), 0, -1)
+    return text[next((length for length in lengths if end.endswith(text[:length])), 0) :]

@@ -69,7 +69,8 @@ def watch(store: Store, id: ThreadId, done: int, screen: Screen, show: Show, bac
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
     try:
-        for event in follow(store, threads.get(store, id), last=None, after=done, over=over):
+        thread = threads.get(store, id)
+        for event in follow(store, thread, after=done, over=over, attempt=screen.attempt):
             show(event)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # the next one ends this at once

@@ -74,6 +74,23 @@ def without(patch: bytes, changes: Collection[Change]) -> bytes:
     return b"".join(parts)
 
 
+def of_contents(path: bytes, old: bytes | None, new: bytes | None) -> bytes:
+    """Returns the unified diff of a file whose contents are not stored; None: it is not there."""
+    contents = [content or b"" for content in (old, new)]
+    header = b"diff --git %s %s\n" % (_git_name(b"a/", path), _git_name(b"b/", path))
+    why = TOO_LARGE if max(map(len, contents)) > MAX_FILE_BYTES else None
+    if why is None and any(b"\0" in content for content in contents):
+        why = "binary"
+    if why is not None:
+        return b"%s (%s)\n" % (_git_name(b"", path), why.encode())
+    body = b"".join(lines.hunks(*map(lines.split, contents)))
+    if not body:
+        return b""
+    from_name = _git_name(b"a/", path) if old is not None else b"/dev/null"
+    to_name = _git_name(b"b/", path) if new is not None else b"/dev/null"
+    return b"%s--- %s\n+++ %s\n%s" % (header, from_name, to_name, body)
+
+
 def text_lines(store: Store, entry: Entry | None, limit: int = MAX_FILE_BYTES) -> Lines | str:
     """Returns the lines of a text file or of a symlink's target; else the reason for none."""
     if entry is None:
