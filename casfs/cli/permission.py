@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from casfs.cli.diff_output import print_patch
+from casfs.cli.keyboard import read_key, read_line
 from casfs.cli.output import echo_line, warn, write_line
-from casfs.cli.terminal import paint, read_key, read_line
+from casfs.cli.terminal import paint
 from casfs.errors import CasfsError
 from casfs.system import daemon_socket
 from casfs.system.safe_text import escape

@@ -21,8 +21,8 @@ from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store, store_root
 from casfs.cli.diff import DiffFormat, print_state_diff
 from casfs.cli.json_values import times
+from casfs.cli.keyboard import read_line
 from casfs.cli.output import echo, echo_json, echo_line, json_option, wants_json, warn
-from casfs.cli.terminal import read_line
 from casfs.cli.thread import arguments, changes, start
 from casfs.cli.thread.log import print_event
 from casfs.cli.thread.screen import Screen

@@ -5,19 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-import termios
-import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import click
 
-from casfs.system.safe_text import escape
-
 DEFAULT_PAGER = "less"
-MAX_KEY_BYTES = 32
-END_OF_INPUT = "\x04"  # Ctrl-D
 LESS = "FRX"  # as git: not for one screen, colours as they are, the screen is not cleared
 COLOURS = {"auto": None, "always": True, "never": False}
 
@@ -34,40 +28,6 @@ def on_terminal() -> bool:
 def is_asked() -> bool:
     """Can a person be asked here?"""
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def read_line(prompt: str) -> str | None:
-    """Reads a line with line editing; None at the end of input, or without a terminal."""
-    if not is_asked():
-        return None
-    import readline  # noqa: F401  # `input` uses it
-
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # typed before the question: no answer to it
-    with suppress(EOFError, KeyboardInterrupt):
-        return input(escape(prompt, one_line=True)).strip()
-    click.echo()
-    return None
-
-
-def read_key(prompt: str) -> str | None:
-    """Reads one key, in lower case; None at the end of input, for Ctrl-C, and without a
-    terminal."""
-    if not is_asked():
-        return None
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
-    key = ""
-    try:
-        # Before the prompt: what is typed behind it counts, what was typed before does not.
-        tty.setcbreak(descriptor, termios.TCSAFLUSH)
-        click.echo(escape(prompt, one_line=True), nl=False)
-        with suppress(KeyboardInterrupt):
-            # As one piece: the keys of arrows send several characters, and are none of ours.
-            key = os.read(descriptor, MAX_KEY_BYTES).decode(errors="replace").lower()
-    finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-    click.echo(key if key.isprintable() else "")
-    return None if key in ("", END_OF_INPUT) else key
 
 
 def colours() -> bool:

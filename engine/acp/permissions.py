@@ -19,7 +19,7 @@ import trio
 from casfs.agents import HUMAN, AgentContext, Waiting
 from casfs.digest import Digest
 from engine import content
-from engine.acp import permission_request, protocol
+from engine.acp import protocol
 
 ALLOW = "allow"
 ASK = "ask"
@@ -143,6 +143,9 @@ class Permissions:
         await self.save()
 
     def _question(self, title: str, kind: str, about: Mapping[str, Any]) -> Waiting:
+        # Not at the top: `casfs agent list` imports all agents, and this reads trees.
+        from engine.acp import permission_request
+
         context = self._context
         request = permission_request.read(about, title, kind, context.workspace)
         # The files around a change may hold what the agent has not sent.

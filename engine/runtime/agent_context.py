@@ -21,9 +21,9 @@ from engine import content
 from engine.agents.loader import TURN_TREES
 from engine.blocking import blocking
 from engine.processes import subprocesses
+from engine.runtime.ask_person import ask_person
 from engine.runtime.calls import ThreadCalls
 from engine.runtime.loaded_thread import LoadedThread
-from engine.runtime.open_question import ask_person
 from engine.runtime.step_cache import StepInputs
 from engine.threads import transitions
 from engine.threads.record import run_token

@@ -26,7 +26,7 @@ from casfs.agents.prompt import Prompt
 from casfs.errors import CasfsError, Invalid, NotFound
 from casfs.store.nodes.schema import Schema
 from casfs.store.store import Store
-from casfs.threads.threads import SUSPENDED, Thread
+from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.blocking import blocking
 from engine.deadlines import standing_still
@@ -36,7 +36,6 @@ from engine.processes import containment
 from engine.processes.subprocesses import MAX_OUTPUT_BYTES, OutputTooLarge, TimedOut
 from engine.runtime.thread_head import PAUSE_S, ThreadHead, unreachable
 from engine.threads.record import FAILURE, TIMEOUT, Budget, spent
-from engine.threads.suspension import go_on
 from engine.threads.transitions import correct
 
 if TYPE_CHECKING:
@@ -54,10 +53,6 @@ class BudgetExceeded(CasfsError):
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)
         self.detail = detail
-
-
-class PersonAsked(CasfsError):
-    """An attempt ended while its agent waited for a person; the thread is suspended already."""
 
 
 class AttemptFailed(AgentFailed):
@@ -126,31 +121,19 @@ class Attempt:
         self._ask_person = context.ask
         interrupted = self._note_interrupted
         self._context = replace(context, interrupted=interrupted, ask=self._without_time)
-        self._scope = trio.CancelScope()  # of its time limit
+        self._limit: trio.CancelScope | None = None  # of its time
         self._budget = budget
 
     async def __call__(self) -> StepResult:
-        """Raises AttemptFailed, Waiting, BudgetExceeded, PersonAsked."""
-        try:
-            result = await self._in_time()
-        except CasfsError as error:
-            if self._head.thread.status == SUSPENDED:
-                raise PersonAsked(str(error)) from error
-            raise
-        # The agent did not wait for the answer to what it has asked.
-        if self._head.thread.status == SUSPENDED:
-            await self._head.move(partial(go_on, self._store))
-        return result
-
-    async def _in_time(self) -> StepResult:
+        """Raises AttemptFailed, Waiting, BudgetExceeded."""
         role = self._context.role
         timeout = self._role_agent.timeout
         left = self._seconds_left()
         limits = [seconds for seconds in (timeout, left) if seconds is not None]
         limit = min(limits, default=float("inf"))
         begin = time.monotonic()
-        self._scope.deadline = trio.current_time() + limit
-        with self._scope as scope:
+        with trio.move_on_after(limit) as scope:
+            self._limit = scope
             result = await self._contained()
             result.tokens = self.tokens
             result.duration_ms = round((time.monotonic() - begin) * 1000)
@@ -293,7 +276,8 @@ class Attempt:
         )
 
     async def _without_time(self, why: Waiting) -> str:
-        with standing_still(self._scope):
+        assert self._limit is not None
+        with standing_still(self._limit):
             return await self._ask_person(why)
 
     def _note_interrupted(self, detail: str) -> None:

@@ -30,7 +30,7 @@ from engine.moderator import decision as moderator
 from engine.moderator.decision import Decision, Next
 from engine.runtime import calls, compaction, step_cache
 from engine.runtime.agent_context import AgentContextBuilder
-from engine.runtime.attempt import Attempt, AttemptFailed, BudgetExceeded, PersonAsked, StepResult
+from engine.runtime.attempt import Attempt, AttemptFailed, BudgetExceeded, StepResult
 from engine.runtime.loaded_thread import LoadedThread
 from engine.runtime.step_commit import StepCommitter
 from engine.runtime.thread_head import ThreadHead, end_orphans
@@ -220,10 +220,6 @@ class StepRunner:
                     reset = partial(self._loaded.workspace.reset, before)
                     await self._head.while_unreachable(reset)
                 return await attempt()
-            except PersonAsked:
-                add_tokens = partial(transitions.add_tokens, self._store, tokens=attempt.tokens)
-                await self._head.move(add_tokens)
-                return None
             except Waiting as why:
                 await self._wait(why, attempt, has_directory=before is not None)
                 return None
@@ -235,8 +231,10 @@ class StepRunner:
             except AttemptFailed as why:
                 spending = spent(self._thread.record, attempt.tokens)
                 exceeded = self._config.budget.exceeded(spending)
-                # A server of the shared store that does not answer is no fault of the agent.
-                if exceeded or not (retries or why.is_unreachable):
+                # A server of the shared store that does not answer is no fault of the agent. One
+                # that ended while it waited for a person is tried again with the answer.
+                is_over = exceeded or self._thread.status == SUSPENDED
+                if is_over or not (retries or why.is_unreachable):
                     await self._give_up(why, attempt, exceeded)
                     return None
                 if not why.is_unreachable:
@@ -270,9 +268,12 @@ class StepRunner:
     async def _commit(self, result: StepResult) -> Intent | None:
         """Records a result, decides what follows its step and commits both. Returns the next
         intent."""
+        thread = self._thread
+        if thread.status == SUSPENDED:  # the agent did not wait for the person whom it has asked
+            await self._head.move(partial(suspension.go_on, self._store))
         await self._committer.record(result)
         build = partial(self._committer.build, result)
-        role = self._thread.intent["role"]
+        role = thread.intent["role"]
         decision = moderator.unconditional(self._config.flow.rules, role)
         if decision is not None:
             # Nothing to evaluate: the step is built by the thread that commits it, in one trip from
@@ -307,6 +308,9 @@ class StepRunner:
         await self._suspend(Suspension(reason, why.cause, failed=failed, tokens=attempt.tokens))
 
     async def _suspend(self, why: Suspension) -> None:
+        if self._thread.status == SUSPENDED:  # its agent has waited for a person; that stays
+            await self._head.move(partial(transitions.add_tokens, self._store, tokens=why.tokens))
+            return
         workspaces = self._loaded.services.workspaces
         await suspend(self._head, self._store, self._log, workspaces, why=why)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -19,9 +19,7 @@ from casfs.threads.threads import Thread
 from engine.blocking import blocking
 from engine.processes import subprocesses
 from engine.runtime.commit_queue import CommitQueue, Committable
-
-if TYPE_CHECKING:
-    from engine.runtime.open_question import OpenQuestion
+from engine.runtime.open_question import OpenQuestion
 
 
 class MovesHead(Committable, Protocol):

@@ -25,7 +25,7 @@ from casfs.trees import tree
 from casfs.trees.git import linked_repositories
 from casfs.trees.git.index import GIT
 from casfs.trees.restore.target import Target
-from casfs.trees.snapshot import exclusions, policy, working_tree
+from casfs.trees.snapshot import exclusions, policy
 from casfs.trees.snapshot.ignore import read_patterns
 from casfs.trees.snapshot.report import BY_PATTERN, SnapshotOptions, SnapshotReport
 from casfs.workspaces import ignored_files
@@ -230,6 +230,8 @@ def record_workspace(
 ) -> dict[str, Any]:
     """Returns the fields of a start request: what a directory holds, recorded, or the tree that
     `text` names. `patterns`: what else of the directory is ignored."""
+    from casfs.trees.snapshot import working_tree  # what only lists agents records nothing
+
     with open_store() as store:
         directory = Path(text)
         if not directory.is_dir():
