@@ -269,7 +269,7 @@ class StepRunner:
         """Records a result, decides what follows its step and commits both. Returns the next
         intent."""
         thread = self._thread
-        if thread.status == SUSPENDED:  # the agent did not wait for the person whom it has asked
+        if thread.head.record["status"] == SUSPENDED:  # it did not wait for the person it asked
             await self._head.move(partial(suspension.go_on, self._store))
         await self._committer.record(result)
         build = partial(self._committer.build, result)
