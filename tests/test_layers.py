@@ -35,8 +35,8 @@ TRUNK = """
 BRANCHES = {
     "fuse": "casfs.fuse.views casfs.fuse casfs.fuse.kernel casfs.fuse.pyfuse3 casfs.mount".split(),
     "engine": """
-        engine engine.blocking engine.deadlines engine.processes engine.content engine.yaml_values engine.output
-        engine.moderator engine.secrets engine.workflow engine.llm
+        engine engine.blocking engine.deadlines engine.processes engine.content engine.yaml_values
+        engine.output engine.moderator engine.secrets engine.workflow engine.llm
         engine.acp engine.agents engine.threads engine.followers engine.sessions engine.runtime
     """.split(),
     "web": ["casfs.web"],

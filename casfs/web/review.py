@@ -115,14 +115,18 @@ def show(call: Call) -> Response:
     if call.query.get("fragment") == "status":
         remarks = _remarks(call.store, review, reviewed, steps=[])
         return call.page("review.html", every=chain.from_iterable(remarks.values()), **status)
-    is_session = sessions.is_session(thread) and review.rounds
-    steps = session_steps.load(call.store, thread) if is_session else []
+    is_session = sessions.is_session(thread)
+    steps = session_steps.load(call.store, thread) if is_session and review.rounds else []
+    length = threads.length(call.store, thread)
+    is_here = is_session and "origin" not in thread.fields
+    can_rewind = is_here and (since < length or thread.pending is not None)
     remarks = _remarks(call.store, review, reviewed, steps)
     files, is_cut = _files(call.store, review, reviewed, remarks)
     shown = {file.path for file in files} | {file.source for file in files}
     return call.page(
         "review.html",
-        steps=threads.length(call.store, thread),
+        steps=length,
+        rewinds_to=since + 1 if can_rewind else None,
         files=files,
         is_cut=is_cut,
         every=[remark for of_file in remarks.values() for remark in of_file],

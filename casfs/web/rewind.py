@@ -13,6 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from casfs.errors import Failed
 from casfs.rewind import rewind_files
 from casfs.rewind.rewind_files import Choice, FilePlan
+from casfs.rewind.undo_calls import EVERYTHING, UndoOptions
 from casfs.sessions import find_session, points, session_steps
 from casfs.sessions.session_steps import Point
 from casfs.system.paths import printable
@@ -27,7 +28,8 @@ MAX_CHANGES = 1000
 @dataclass(frozen=True)
 class Plan:
     """What a rewind would do. `stays`: what is not brought back, with the reason; `total`: of the
-    changes, of which the first are listed; `mark`: of the directory as it was looked at."""
+    changes, of which the first are listed; `mark`: of the directory as it was looked at; `path`:
+    of the file that goes back alone, if one does."""
 
     point: str
     is_exact: bool
@@ -35,6 +37,7 @@ class Plan:
     total: int
     stays: Mapping[str, str]
     mark: str
+    path: bytes
 
 
 def show(call: Call) -> Response:
@@ -46,7 +49,9 @@ def show(call: Call) -> Response:
     steps = session_steps.load(store, thread)
     plan = None
     if point := call.query.get("to"):
-        choice = Choice(Point.parse(point), is_exact="exact" in call.query)
+        path = call.octets("path")
+        options = UndoOptions((path,)) if path else EVERYTHING
+        choice = Choice(Point.parse(point), is_exact="exact" in call.query, options=options)
         planned = rewind_files.plan(store, Path(directory), steps, choice)
         plan = _shown(planned)
     rows = list(islice(points.rows(store, directory, steps), MAX_ROWS))
@@ -77,13 +82,23 @@ def _shown(plan: FilePlan) -> Plan:
         for line in lines
     ]
     changes = rows[:MAX_CHANGES]
-    return Plan(str(plan.point), plan.choice.is_exact, changes, len(rows), stays, mark=plan.mark)
+    (path,) = plan.choice.options.paths or (b"",)
+    return Plan(
+        str(plan.point),
+        plan.choice.is_exact,
+        changes,
+        total=len(rows),
+        stays=stays,
+        mark=plan.mark,
+        path=path,
+    )
 
 
 def send(call: Call) -> Response:
     """Has the daemon do it; shows the session that goes on from there, if there is one."""
     id = call.path["id"]
     fields = {name: call.form.get(name, "") for name in ("point", "what", "seen")}
+    fields["path"] = call.form.get("file", "")
     answer = ask(call, "session_rewind", id=id, exact="exact" in call.form, **fields)
     if answer["failed"]:
         path, reason = next(iter(answer["failed"].items()))

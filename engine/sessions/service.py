@@ -37,6 +37,7 @@ from engine.sessions.events import Kind, SessionEvent
 from engine.sessions.hook_events import READERS
 from engine.sessions.recorder import SessionRecorder
 from engine.sessions.review_delivery import ReviewDelivery
+from engine.sessions.session_rewind import RewindRequest
 from engine.sessions.session_thread import session_end
 
 Answer = dict[str, Any]
@@ -194,12 +195,10 @@ class SessionService:
             return event
         return replace(event, kind=Kind.CHECK)
 
-    async def _session_rewind(
-        self, id: str, point: str, what: str, exact: bool, seen: str
-    ) -> Answer:
-        return await blocking(
-            partial(session_rewind.rewind, self._store, id, point, what, exact, seen)
-        )
+    async def _session_rewind(self, **members: Any) -> Answer:
+        """`members`: of RewindRequest."""
+        request = RewindRequest(**members)
+        return await blocking(partial(session_rewind.rewind, self._store, request))
 
     async def _take_all(self) -> None:
         """Takes the files of the spool in their order."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from casfs.errors import CasfsError, Conflict, Failed, Invalid
 from casfs.rewind import conversations, rewind_files
 from casfs.rewind.conversations import CONVERSATION, FILES, WHAT
 from casfs.rewind.rewind_files import Choice
+from casfs.rewind.undo_calls import EVERYTHING, UndoOptions
 from casfs.sessions import find_session, session_steps
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
@@ -18,22 +21,42 @@ from casfs.threads import sessions
 from engine.sessions import session_fork
 
 
-def rewind(store: Store, id: str, point: str, what: str, exact: bool, seen: str) -> dict[str, Any]:
-    """Rewinds the session `id` to before a point. `seen`: the mark of the directory for which a
-    person was shown the plan. Returns `failed`, what could not be written with the reason, and
+@dataclass(frozen=True)
+class RewindRequest:
+    """The session `id` goes back to before a point. `what`: one of WHAT; `path`: of a file or
+    directory that goes back alone, quoted as in a URL, empty for all; `seen`: the mark of the
+    directory for which a person was shown the plan."""
+
+    id: str
+    point: str
+    what: str
+    exact: bool
+    seen: str
+    path: str = ""
+
+    @property
+    def options(self) -> UndoOptions:
+        return UndoOptions((unquote_to_bytes(self.path),)) if self.path else EVERYTHING
+
+
+def rewind(store: Store, request: RewindRequest) -> dict[str, Any]:
+    """Does what a person has chosen. Returns `failed`, what could not be written with the reason, and
     `thread`, that of the cut conversation. Raises Conflict where the directory has changed since,
     NotFound, Invalid, Refused, Failed."""
+    what = request.what
     if what not in WHAT:
         raise Invalid(f"rewind what? One of {', '.join(WHAT)}, not {what!r}")
-    thread = find_session.named(store, id)
+    if request.path and what != FILES:
+        raise Invalid("a conversation goes back as a whole, not a file of it")
+    thread = find_session.named(store, request.id)
     steps = session_steps.load(store, thread)
-    target = Point.parse(point)
+    target = Point.parse(request.point)
     directory = Path(sessions.about(store, thread)["directory"])
     plan = None
     if what != CONVERSATION:
-        choice = Choice(target, is_exact=exact)
+        choice = Choice(target, is_exact=request.exact, options=request.options)
         plan = rewind_files.plan(store, directory, steps, choice)
-        if plan.mark != seen:
+        if plan.mark != request.seen:
             raise Conflict(f"{os.fspath(directory)} has changed since it was shown; look again")
     answer: dict[str, Any] = {"failed": {}, "thread": None}
     # Before the files are written: where it cannot be cut, nothing is done.

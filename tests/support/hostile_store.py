@@ -26,6 +26,7 @@ from casfs.review.comments import Comment
 from casfs.store.nodes.node import Node
 from casfs.store.store import Store
 from casfs.threads import threads
+from casfs.threads.permission import PermissionRequest
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
 from engine.threads import lifecycle
@@ -98,6 +99,7 @@ PAYLOADS = [
 ]
 ALL = "\n\n".join(PAYLOADS)
 NAMES = [one.replace("/", "\u2215") for one in PAYLOADS]  # of files
+PATCH = "".join(f"diff --git a/{name} b/{name}\n@@ -1 +1 @@\n-{name}\n+x\n" for name in NAMES)
 SEEN = re.compile("XSS([0-9]{2})")
 
 
@@ -105,7 +107,7 @@ SEEN = re.compile("XSS([0-9]{2})")
 class Site:
     """`ended`: a thread with steps of every kind; `asks`: one with a question; `failed`: one whose
     agent failed; `runs`: one that runs, as its record says; `calls`: one with a child; `session`:
-    of an attached agent."""
+    of an attached agent; `permission`: one that asks for permission."""
 
     root: Path
     ended: Thread
@@ -114,6 +116,7 @@ class Site:
     runs: Thread
     calls: Thread
     session: Thread
+    permission: Thread
     steps: list[Node]  # of `ended`
     checkpoints: list[Checkpoint]  # of the name `app`
 
@@ -206,6 +209,11 @@ async def _build(store: Store, folder: Path, url: str, session: Thread) -> Site:
     calls = await carry_on(store, begin())
     for child in calls.record["children"]:
         await carry_on(store, threads.get(store, child))
+    request = PermissionRequest(PAYLOADS[5], PAYLOADS[6], ALL, PAYLOADS[7], PATCH, arguments=ALL)
+    stored = store.put_node("content", {"text": request.encode(), "artifacts": []}).hash
+    question = store.put_node("content", {"text": request.text, "artifacts": [stored]}).hash
+    permission = begin()
+    set_head(store, permission.name, asks.hash, **{**asks.record, "question": question})
     runs = begin()
     intent = {**asks.record["intent"], "run": "0" * 32}
     set_head(store, runs.name, runs.hash, **{**runs.record, "intent": intent})
@@ -222,6 +230,7 @@ async def _build(store: Store, folder: Path, url: str, session: Thread) -> Site:
         threads.get(store, runs.id),
         threads.get(store, calls.id),
         session,
+        threads.get(store, permission.id),
         list(threads.backwards(store, ended))[::-1],
         checkpoint.listing(store, "app"),
     )

@@ -18,22 +18,26 @@ from tests.support.web import serving
 AXE_DIGEST = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"  # 4.14.1, sha256
 
 REVISIONS = "/compare?a={}&b={}"
+LAST = len(PAYLOADS) + 1  # prompt of the session
+SESSION_STEPS = (f"{LAST}", f"{LAST}?call=2", "1")
+ONE_FILE = f"?to={LAST}&path={quote(NAMES[1])}"
 # Paths of each screen of `PAGES`, by its name.
 SAMPLES: dict[str, Callable[[Site], list[str]]] = {
     "board": lambda site: ["/", "/?q=XSS&state=suspended"],
     "step": lambda site: [
         *(f"/threads/{site.ended.id}/steps/{index}" for index in (2, 3)),
         *(f"/threads/{one.id}/steps/1" for one in (site.failed, site.runs)),
+        *(f"/threads/{site.session.id}/steps/{query}" for query in SESSION_STEPS),
     ],
     "trace": lambda site: [
         *(f"/threads/{site.ended.id}/steps/{index}/trace" for index in (2, 3)),
         f"/threads/{site.ended.id}/steps/2/trace?attempt=1",
         f"/threads/{site.failed.id}/steps/1/trace?attempt=1",
     ],
-    "answer": lambda site: [f"/threads/{site.asks.id}/answer"],
+    "answer": lambda site: [f"/threads/{one.id}/answer" for one in (site.asks, site.permission)],
     "rewind": lambda site: [
         f"/threads/{site.session.id}/rewind{query}"
-        for query in ("", "?done=1", f"?to={len(PAYLOADS) + 1}", "?to=1&exact=1")
+        for query in ("", "?done=1", f"?to={len(PAYLOADS) + 1}", "?to=1&exact=1", ONE_FILE)
     ],
     "review": lambda site: [f"/threads/{site.session.id}/review"],
     "compare": lambda site: [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,17 @@ def test_the_page_of_a_session_that_was_cut(web: Web, agent: AttachedAgent, poin
     forked = session_fork.fork(agent.store, agent.thread, Point.parse(point), "two", None)
     page = visible(web.get(f"/threads/{forked.id}").text)
     assert f"forked from {agent.thread.id[-8:]} after step 0" in " ".join(page.split())
+
+
+def test_one_file_goes_back_from_its_review(web: Web, agent: AttachedAgent) -> None:
+    path = f"/threads/{agent.thread.id}"
+    (link,) = re.findall(r'href="([^"]*/rewind[^"]*path=b)"', web.get(f"{path}/review").text)
+    page = web.get(unescape(link)).text
+    assert "b back to before 1" in " ".join(visible(page).split())
+    with daemon(agent.store.root):
+        form = {"point": "1", "file": hidden(page, "file"), "seen": hidden(page, "seen")}
+        web.post(f"{path}/rewind", 400, what="both", **form)
+        web.post(f"{path}/rewind", what="files", **form)
+    names = contents(agent.directory)
+    assert names.keys() == {"a"}, "the one that it had deleted stays so"
+    assert "one\n" in names["a"][1].decode()
