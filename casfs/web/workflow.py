@@ -17,10 +17,10 @@ from casfs.exchange.arrivals import WORKFLOWS
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.system.lru_cache import LruCache
-from casfs.threads import lookup, threads
+from casfs.threads import threads
 from casfs.threads.state import FAILED, STOPPED, SUCCEEDED
 from casfs.threads.workflow_path import START, edges_taken
-from casfs.web import actions, texts
+from casfs.web import texts
 from casfs.web.graph_layout import MAX_RULES, Graph, Rule, counted, layout
 from casfs.web.site import Call
 from casfs.web.texts import Text
@@ -97,22 +97,12 @@ def show(call: Call) -> Response:
     taken_paths = paths(call.store, rows, call.site.paths)
     model = None if head is None else definition(call.store, head, taken_paths.taken)
     summary = _summary(name, head.hash if head else None, rows)
-    thread = call.query.get("thread", "").strip()
-    replay = decisions(call, thread, head.hash) if thread and head else None
     return call.page(
         "workflow.html",
         one=summary,
         found=taken_paths,
         definition=model,
-        thread=thread,
-        replay=replay,
     )
-
-
-def decisions(call: Call, thread: str, workflow: str) -> Any:
-    """Returns the rows of `casfs thread replay` with this workflow, which the daemon makes."""
-    id = lookup.find(call.store, thread).id
-    return actions.ask(call, "replay", id=id, workflow=workflow)["rows"]
 
 
 def listing(store: Store, rows: Iterable[Row]) -> list[Summary]:

@@ -1,5 +1,5 @@
 """The daemon's operations: start, fork, resume, suspend, cancel, label, compact, wait, checkpoint,
-preview, replay, status.
+preview, status.
 
 Each takes the members of a request and returns those of an answer, or raises an error of
 `casfs.errors`. Every change of a thread from outside goes through here, so that it is serialised
@@ -21,13 +21,12 @@ from casfs.checkpoints import revisions
 from casfs.checkpoints.checkpoint import Checkpoint
 from casfs.checkpoints.create import create_of_state
 from casfs.digest import NodeHash
-from casfs.errors import Conflict, Refused
+from casfs.errors import Conflict
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
 from casfs.threads.threads import RUNNING, Thread, ThreadId
 from engine import content
 from engine.blocking import blocking
-from engine.moderator.evaluator_pool import WorkerPool
 from engine.processes import containment
 from engine.runtime import compaction, preview, stop_thread
 from engine.runtime.compaction import CompactionInput, Summary
@@ -44,11 +43,8 @@ from engine.threads import (
 )
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import SUMMARISER
-from engine.threads.reroute import RouteComparison, compare_routes
-from engine.workflow import registry as workflows
 
 Answer = dict[str, Any]
-MAX_REPLAYED_STEPS = 1000
 
 
 class DaemonApi:
@@ -71,7 +67,6 @@ class DaemonApi:
             "redact": self._redact,
             "checkpoint": self._checkpoint,
             "preview": self._preview,
-            "replay": self._replay,
         }
 
     def find(self, op: object) -> Callable[..., Awaitable[Answer]] | None:
@@ -196,25 +191,6 @@ class DaemonApi:
 
         checkpoint = await blocking(create)
         return {"name": checkpoint.name, "id": checkpoint.id, "hash": checkpoint.hash}
-
-    async def _replay(self, id: ThreadId, workflow: str) -> Answer:
-        """Compares the routes of a recorded thread with those that a workflow gives, in a loop of
-        its own, since it reads all steps."""
-
-        def replay() -> list[RouteComparison]:
-            thread = threads.get(self._store, id)
-            if threads.length(self._store, thread) > MAX_REPLAYED_STEPS:
-                raise Refused("the thread is too long for this; use `casfs thread replay`")
-            hash = workflows.find(self._store, workflow)
-
-            async def compare() -> list[RouteComparison]:
-                async with WorkerPool() as pool:
-                    return await compare_routes(self._store, thread, workflow=hash, evaluator=pool)
-
-            return trio.run(compare)
-
-        rows = await blocking(replay)
-        return {"rows": [{**asdict(row), "differs": row.differs} for row in rows]}
 
     async def _preview(self, id: ThreadId) -> Answer:
         """What the command would change that a thread asks permission for."""

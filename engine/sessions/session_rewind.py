@@ -40,9 +40,9 @@ class RewindRequest:
 
 
 def rewind(store: Store, request: RewindRequest) -> dict[str, Any]:
-    """Does what a person has chosen. Returns `failed`, what could not be written with the reason, and
-    `thread`, that of the cut conversation. Raises Conflict where the directory has changed since,
-    NotFound, Invalid, Refused, Failed."""
+    """Does what a person has chosen. Returns `failed`, what could not be written with the reason,
+    and `thread`, that of the cut conversation. Raises Conflict where the directory has changed
+    since, NotFound, Invalid, Refused, Failed."""
     what = request.what
     if what not in WHAT:
         raise Invalid(f"rewind what? One of {', '.join(WHAT)}, not {what!r}")

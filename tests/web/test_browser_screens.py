@@ -48,9 +48,6 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
         f"/threads/{site.session.id}",
         f"/threads/{site.ended.id}?from=2&count=2",
     ],
-    "files": lambda site: [
-        f"/threads/{site.ended.id}/files{query}" for query in ("", f"?path={quote(NAMES[1])}")
-    ],
     "search": lambda site: [f"/search?q=XSS07&thread={site.ended.id}", "/search?q=XSS07"],
     "workflows": lambda site: ["/workflows"],
     "workflow": lambda site: [
@@ -64,7 +61,7 @@ SAMPLES: dict[str, Callable[[Site], list[str]]] = {
 }
 
 # How many of the payloads a screen shows, where not all.
-SHOWN = {"files": 1, "search": 5, "store": 0, "workflows": 1}
+SHOWN = {"search": 5, "store": 0, "workflows": 1}
 
 # What no page has but a page into which something was injected.
 INJECTED = """
