@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
@@ -11,6 +12,7 @@ from starlette.responses import Response
 from casfs.errors import CasfsError
 from casfs.store.store import Store
 from casfs.threads import live_output, threads
+from casfs.threads.permission import PermissionRequest
 from casfs.threads.state import QUEUED, STATES
 from casfs.threads.summary import content_text
 from casfs.threads.threads import BROKEN, RUNNING, ThreadId
@@ -45,13 +47,16 @@ class Filter:
 @dataclass(frozen=True)
 class Line:
     """A row that is shown. `task`: where that is not its title; `said`: the last line of its agent;
-    `question`: to a person."""
+    `question`: to a person, of which a `permission` is one; `called`: number of the threads that it
+    called, such as subagents."""
 
     row: Row
     title: str
     task: str
     said: str
     question: str | None
+    permission: PermissionRequest | None
+    called: int
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,12 @@ def board(
     midnight = current_time.replace(hour=0, minute=0, second=0, microsecond=0)
     since = 0 if chosen.any else int(midnight.timestamp() * 1000)
     rows_by_section: dict[str, list[Row]] = {name: [] for name in TITLES}
+    called = Counter(row.parent for row in rows)
+    ids = {row.id for row in rows}
     for row in rows:
+        # What a thread has called stands on its page, and its card counts it.
+        if row.section == ENDED and row.parent in ids and not chosen.any:
+            continue
         if row.archived != bool(chosen.archived):
             continue
         if row.updated_ms < since and row.section == ENDED and not row.pinned:
@@ -110,7 +120,7 @@ def board(
     for name, title in TITLES.items():
         listed = sorted(rows_by_section[name], key=NEWEST[name == RUNNING], reverse=True)
         first = min(firsts.get(name, 0), max(0, len(listed) - 1) // PAGE * PAGE)
-        lines = [_line(store, table, row) for row in listed[first : first + PAGE]]
+        lines = [_line(store, table, row, called[row.id]) for row in listed[first : first + PAGE]]
         title = "Ended" if name == ENDED and chosen.any else title
         sections.append(Section(name, title, lines=lines, first=first, total=len(listed)))
     every = [row for listed in rows_by_section.values() for row in listed]
@@ -139,10 +149,20 @@ def _fits(row: Row, chosen: Filter, table: ThreadTable) -> bool:
     return any(text in field.casefold() for field in known) or text in table.task(row).casefold()
 
 
-def _line(store: Store, table: ThreadTable, row: Row) -> Line:
+def _line(store: Store, table: ThreadTable, row: Row, called: int) -> Line:
     said = "" if row.state == BROKEN else last_message(store, row)
     task = table.task(row) if row.name else ""
-    return Line(row, table.title(row), task=task, said=said, question=_question(store, row))
+    question = _question(store, row)
+    permission = PermissionRequest.of_question(store, row.question) if question else None
+    return Line(
+        row,
+        table.title(row),
+        task=task,
+        said=said,
+        question=question,
+        permission=permission,
+        called=called,
+    )
 
 
 def _question(store: Store, row: Row) -> str | None:

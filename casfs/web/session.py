@@ -32,8 +32,8 @@ from casfs.web.thread_table import Row, ThreadTable, row_of
 WINDOW = 20  # prompts
 MAX_WINDOW = 100
 # That the page itself has, of the newest prompts; those of others are fetched when it is unfolded.
-MAX_CALLS = 60
-MAX_LINES = 1500  # of the diffs of edits, which stand open until then
+MAX_CALLS = 40
+MAX_LINES = 800  # of the diffs of edits, which stand open until then
 STEP_CALLS = 200  # of a prompt, at once
 STEP_LINES = 5000
 NO_CALLS = slice(0)

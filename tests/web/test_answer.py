@@ -251,3 +251,13 @@ def test_what_it_would_change(web: Web, waiting: tuple[Thread, Script]) -> None:
     for text in ("exit 0", "<b>gone</b>", "-one", "without network"):
         assert text in unescape(visible(html))
     assert not script.answers(), "it is still to be answered"
+
+
+def test_it_is_answered_on_the_board(web: Web, waiting: tuple[Thread, Script]) -> None:
+    thread, script = waiting
+    html = web.get("/").text
+    assert "What it would do" in visible(html)
+    assert f'action="/threads/{thread.id}/answer"' in html
+    assert f'action="/threads/{thread.id}/resume"' not in html
+    web.post(f"/threads/{thread.id}/answer", choice="allow")
+    until(script.answers, "the answer")

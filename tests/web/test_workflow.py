@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from casfs.store.store import Store
-from casfs.system import daemon_socket
 from casfs.system.lru_cache import LruCache
 from casfs.threads import threads
 from casfs.web import workflow as workflows
 from casfs.web.thread_table import ThreadTable
 from casfs.web.workflow import Path, Paths, listing, paths
 from engine.workflow import registry
-from tests.support.engine import ONE, daemon, rule, says, start_thread
+from tests.support.engine import ONE
 from tests.support.thread_example import make_thread
 from tests.support.web import Web, visible
 
@@ -105,28 +104,3 @@ def test_a_page(web: Web, disk_store: Store) -> None:
     assert ONE["name"] in shown
     assert "no workflow" in web.get("/workflows/none", 404).text
     assert "no workflow" in web.get("/workflows/a/b%0a", 404).text
-
-
-def test_the_decisions_of_a_draft_on_a_recorded_thread(web: Web, disk_store: Store) -> None:
-    registry.add(disk_store, ONE)
-    draft = {
-        **ONE,
-        "name": "draft",
-        "moderator": [
-            rule("__start__", "a"),
-            rule("a", "a", "$count($steps) < 9"),
-            rule("a", "__end__"),
-        ],
-    }
-    registry.add(disk_store, draft)
-    with daemon(disk_store.root):
-        id = start_thread(disk_store.root, ONE["name"], {"a": says({})})
-        daemon_socket.request(disk_store.root, "wait", id=id)
-        same = visible(web.get(f"/workflows/{ONE['name']}?thread={id}").text)
-        assert "0 of 2 decisions differ; no agent was asked." in same
-        assert "0 __start__ a a 1 a __end__ __end__" in same
-        other = visible(web.get(f"/workflows/draft?thread={id}").text)
-        assert "1 of 2 decisions differ" in other
-        assert "1 a __end__ a" in other
-        web.get("/workflows/draft?thread=unknown", 404)
-    assert "start one with" in web.get(f"/workflows/draft?thread={id}", 503).text
