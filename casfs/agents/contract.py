@@ -77,6 +77,10 @@ class Called:
     recorded: Mapping[str, str] = field(default_factory=dict)
 
 
+async def _no_message() -> str:
+    return ""
+
+
 async def _nobody(why: Waiting) -> str:
     raise why
 
@@ -110,6 +114,9 @@ class AgentContext:
     # asks a person while the agent waits, as long as the engine lets it; returns the answer, and
     # raises the `Waiting` that it is given where there is none: the attempt ends then
     ask: Callable[[Waiting], Awaitable[str]] = _nobody
+    # what a person has said of its work since, as a further prompt; empty where nothing is. To be
+    # called again when that is answered, which says that the agent has heard it
+    message: Callable[[], Awaitable[str]] = _no_message
     # keeps a stored node for later attempts at the step, in which it is `kept`; durable on return
     keep: Callable[[str], Awaitable[None]] = _ignore
     kept: str | None = None

@@ -23,6 +23,7 @@ from casfs.threads.threads import Thread
 from casfs.trees import tree
 from casfs.trees.diff import unified_diff
 
+MARK = "[casfs review "
 CONTEXT = 3  # lines before and after those of a comment
 MAX_LINES = 30  # of a comment that are quoted
 MAX_LINE_CHARS = 300
@@ -30,7 +31,7 @@ MAX_CHARS = 8000  # of a message; a longer one is a file, of which the agent is 
 
 
 def mark(thread: str, round: int) -> str:
-    return f"[casfs review {thread[-TAIL:]} round {round}]"
+    return f"{MARK}{thread[-TAIL:]} round {round}]"
 
 
 def send(store: Store, thread: Thread) -> Review:

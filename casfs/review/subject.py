@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from casfs.checkpoints import revisions
 from casfs.digest import TreeHash
@@ -11,7 +13,7 @@ from casfs.review.comments import Comment
 from casfs.sessions import session_steps
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
-from casfs.threads.threads import Thread
+from casfs.threads.threads import SUSPENDED, Thread
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,23 @@ def of_thread(store: Store, thread: Thread, since: int = 0) -> Subject:
 def newest_tree(store: Store, thread: Thread) -> TreeHash:
     """Returns the work of a thread as it was recorded last, also in its pending step. Raises
     NotFound."""
-    if thread.pending is not None and sessions.is_session(thread):
-        newest = session_steps.newest_state(session_steps.load(store, thread))
+    if thread.pending is not None:
+        newest = _newest_of_pending(store, thread)
         if newest is not None:
-            return newest.tree
+            return newest
     return revisions.step_state(store, thread, None).tree
+
+
+def _newest_of_pending(store: Store, thread: Thread) -> TreeHash | None:
+    if sessions.is_session(thread):
+        state = session_steps.newest_state(session_steps.load(store, thread))
+        return None if state is None else state.tree
+    fields: Mapping[str, Any] = thread.intent
+    # While it asks a person: recorded after all of its turns.
+    if thread.status == SUSPENDED and "tree" in fields:
+        return TreeHash(fields["tree"])
+    for turn in reversed(threads.turns(store, thread.intent)):
+        tree = store.node(turn).payload.get("workspace")
+        if tree is not None:
+            return TreeHash(tree)
+    return TreeHash(fields["tree"]) if "tree" in fields else None

@@ -34,6 +34,7 @@ ANSWERS = {
 }
 DECISIVE = ("title", "kind", "rawInput", "content", "locations")  # what a request is about
 MAX_TITLE_CHARS = 300
+REASON = "You asked: "  # begins what a person has said in place of a permission
 Policy = str | Mapping[str, str]
 Ask = Callable[[Waiting], Awaitable[str]]
 
@@ -173,7 +174,7 @@ def notes(kept: Kept) -> str:
 
 
 def _notes(answers: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(f"You asked: {title}\nAnswer: {said}" for title, said in answers)
+    return "\n".join(f"{REASON}{title}\nAnswer: {said}" for title, said in answers)
 
 
 def _plain(answer: str) -> str:

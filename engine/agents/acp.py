@@ -21,6 +21,7 @@ import trio
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
+from casfs.review import message
 from casfs.store.store import Store
 from casfs.system import rmtree
 from casfs.threads import attempt_details, live_output
@@ -28,7 +29,7 @@ from engine import content
 from engine.acp import protocol
 from engine.acp.client import Client, Launch
 from engine.acp.host import Host
-from engine.acp.permissions import ALLOW, ASK, DENY, Permissions, notes
+from engine.acp.permissions import ALLOW, ASK, DENY, REASON, Permissions, notes
 from engine.acp.recorder import Recorder
 from engine.agents import program
 from engine.agents.react import SANDBOX_PROPERTIES, sandbox_settings
@@ -43,6 +44,7 @@ NAME = {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "not": {"pattern": KEY_NAMES}}
 CONVERSATION = "acp"  # key of the session in `context.conversation`
 FAILED = ("refusal", "cancelled")  # reasons to stop
 MAX_TOLD_CHARS = 16_000
+SAID = (REASON, message.MARK)  # begin prompts by which a person has said something meanwhile
 INTERRUPTED = """# You were interrupted
 
 You began this work before and were interrupted. The workspace may be in an earlier state than you
@@ -144,6 +146,7 @@ class Session:
         policy = config.get("permissions", ASK)
         self._permissions = Permissions(context, policy, self._ask_person)
         self._ask_without_time = context.ask
+        self._next_message = context.message
         shell = sandbox_settings(config)
         files = config.get("files", True)
         host = Host(
@@ -181,13 +184,13 @@ class Session:
         return AgentResult(self._recorder.report, detail)
 
     async def _prompt(self, text: str) -> Any:
-        """Returns the agent's answer to a prompt, and to what a person has said of its requests."""
+        """Returns the agent's answer to a prompt, and to what a person has said meanwhile."""
         self._recorder.begin(text)
         answer = await self.client.prompt(text)
-        while reasons := self._permissions.take_reasons():
+        while said := self._permissions.take_reasons() or await self._next_message():
             await self._recorder.end(answer, self.client.name)
-            self._recorder.begin(reasons)
-            answer = await self.client.prompt(reasons)
+            self._recorder.begin(said)
+            answer = await self.client.prompt(said)
         return answer
 
     async def _ask_person(self, why: Waiting) -> str:
@@ -224,7 +227,7 @@ NO_RESULT = ProcessResult(
 
 
 def _transcript(store: Store, attempts: Sequence[str]) -> str:
-    """Returns what earlier attempts said and which tools they used."""
+    """Returns what earlier attempts said and were told, and which tools they used."""
     lines: list[str] = []
     turn_hashes = dict.fromkeys(
         hash for attempt in attempts for hash in attempt_details.turns(store, attempt)
@@ -232,6 +235,9 @@ def _transcript(store: Store, attempts: Sequence[str]) -> str:
     for node in map(store.node, turn_hashes):
         if node.type != "react-turn":
             continue
+        given = content.text(store, node.payload["input"]).strip()
+        if given.startswith(SAID):  # the prompt of the step is there anew
+            lines.append(given)
         lines.append(content.text(store, node.payload["output"]).strip())
         for call in (store.node(hash).payload for hash in node.payload["toolCalls"]):
             lines.append(f"- {call['name']} ({call.get('status', 'done')})")

@@ -24,6 +24,7 @@ from engine.processes import subprocesses
 from engine.runtime.ask_person import ask_person
 from engine.runtime.calls import ThreadCalls
 from engine.runtime.loaded_thread import LoadedThread
+from engine.runtime.review_messages import ReviewMessages
 from engine.runtime.step_cache import StepInputs
 from engine.threads import transitions
 from engine.threads.record import run_token
@@ -70,6 +71,7 @@ class AgentContextBuilder:
             ),
             answer=answer,
             ask=partial(ask_person, self._loaded, has_directory=state is not None),
+            message=ReviewMessages(self._store, self._head).following,
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
             attempts=(

@@ -114,15 +114,26 @@ class ReviewDelivery:
 
     async def _send(self, id: str) -> Answer:
         thread = await blocking(partial(threads.get, self._store, ThreadId(id)))
-        is_session_here = sessions.is_session(thread) and "origin" not in thread.fields
-        if thread.fields.get("workflow") not in HEARING or not is_session_here:
+        if not await blocking(partial(self._can_hear, thread)):
             raise Refused(
-                f"only sessions of {' and '.join(HEARING)} here can be told; copy the comments"
-                " from `casfs review list`"
+                f"only sessions of {' and '.join(HEARING)} here can be told, and a thread at whose"
+                " step an agent works that speaks ACP; copy the comments from `casfs review list`"
             )
         review = await blocking(partial(message.send, self._store, thread))
         self._wake.set()
         return {"round": len(review.rounds)}
+
+    def _can_hear(self, thread: Thread) -> bool:
+        if "origin" in thread.fields:
+            return False
+        if sessions.is_session(thread):
+            return thread.fields["workflow"] in HEARING
+        # The agent's step takes it (`engine.runtime.review_messages`).
+        role = thread.pending["role"] if thread.pending else None
+        bound = threads.agents(self._store, thread).get(role or "")
+        if bound is None or thread.status == threads.ENDED:
+            return False
+        return bool(self._store.node(bound, "agent").payload["package"] == "acp")
 
     async def _change(self, id: str, action: str, **fields: Any) -> Answer:
         request = partial(review_requests.change, self._store, ThreadId(id))

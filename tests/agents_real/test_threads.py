@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
+from casfs.review import comments, message, subject
+from casfs.review.comments import HEARD
 from casfs.system import daemon_socket
 from casfs.threads.threads import ENDED, SUSPENDED
 from tests.agents_real.conftest import BEFORE, FULLY, REPORT, Play
@@ -63,3 +66,27 @@ def test_a_person_is_asked_for_permission(play: Play) -> None:
             asked = play.wait(asked.id)
     assert (asked.status, asked.record["reason"]) == (ENDED, None)
     assert play.files(steps(play.store, asked)[-1]["workspace"]).keys() == {"LICENSE"}
+
+
+@pytest.mark.parametrize("play", FULLY, indirect=True)
+def test_a_comment_and_a_reason_reach_the_session_that_asked(play: Play) -> None:
+    work = script(("run", "rm -rf README.md"), ("say", SAID))
+    with daemon(play.root):
+        asked = play.wait(play.start({"coder": work}, permissions="ask"))
+        fields = {"file": "LICENSE", "side": "new", "text": "Keep this one, too."}
+        tree = subject.newest_tree(play.store, asked)
+        request = partial(daemon_socket.request, play.root, id=asked.id)
+        request("review_change", action="add", tree=tree, **fields)
+        number = request("review_send")["round"]
+        request("resume", input="No, that is the only copy.")
+        ended = play.wait(asked.id)
+    assert (ended.status, ended.record["reason"]) == (ENDED, None)
+    (step,) = steps(play.store, ended)
+    assert step["attempts"] == []
+    assert "paused" not in step, "the same process"
+    assert play.files(steps(play.store, ended)[-1]["workspace"]).keys() == BEFORE.keys()
+    texts = [request.text for request in play.model.requests]
+    for said in (message.mark(asked.id, number), "that is the only copy"):
+        assert texts[-1].count(said) == 1
+    (sent,) = comments.load(play.store, asked.id).rounds
+    assert sent.state == HEARD

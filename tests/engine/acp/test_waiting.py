@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from casfs.errors import Conflict
+from casfs.errors import Conflict, Refused
+from casfs.review import comments, subject
+from casfs.review.comments import HEARD, SENT
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import threads
@@ -388,3 +390,91 @@ def test_only_a_command_that_is_asked_for_is_tried(store: Store, tmp_path: Path)
         ended(store, id)
         with pytest.raises(Conflict, match="asks for no permission"):
             daemon_socket.request(store.root, "preview", id=id)
+
+
+# -- reviews ------------------------------------------------------------------------------
+
+
+def comment(store: Store, id: str, text: str) -> None:
+    """A person comments on what the agent has done so far, and sends it."""
+    thread = now(store, id)
+    fields = {"file": "a.txt", "line": 1, "count": 1, "side": "new", "text": text}
+    tree_of_question = subject.newest_tree(store, thread)
+    daemon_socket.request(
+        store.root, "review_change", id=id, action="add", tree=tree_of_question, **fields
+    )
+    daemon_socket.request(store.root, "review_send", id=id)
+
+
+def heard(store: Store, id: str) -> list[str]:
+    return [sent.state for sent in comments.load(store, threads.ThreadId(id)).rounds]
+
+
+def told(script: Script) -> list[str]:
+    return [prompt for prompt in script.prompts() if "[casfs review " in prompt]
+
+
+def test_a_comment_is_the_next_prompt_of_its_session(store: Store, tmp_path: Path) -> None:
+    script = Script(tmp_path, [ASK], [DONE])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        asked(store, id)
+        comment(store, id, "Why this one?")
+        assert heard(store, id) == [SENT]
+        answer(store, id, "allow")
+        done = ended(store, id)
+    assert done.status == ENDED, done.record["reason"]
+    (prompt,) = told(script)
+    assert "> 1 | one\nWhy this one?" in prompt
+    assert len(agent_pids(script)) == 1
+    assert heard(store, id) == [HEARD]
+
+
+def test_a_comment_outlives_the_daemon(store: Store, tmp_path: Path) -> None:
+    script = Script(tmp_path, [ASK], [DONE])
+    with daemon(store.root) as pid:
+        id = begin(store, script.config())
+        asked(store, id)
+        comment(store, id, "Why this one?")
+        kill(pid)
+    with daemon(store.root):
+        answer(store, id, "allow")
+        done = ended(store, id)
+    assert done.status == ENDED, done.record["reason"]
+    assert len(told(script)) == 1
+    assert heard(store, id) == [HEARD]
+
+
+@pytest.mark.parametrize("says", [[], [{"say": "Hm. "}]])
+def test_an_agent_that_dies_over_a_comment_gets_it_anew(
+    store: Store, tmp_path: Path, says: list[dict[str, Any]]
+) -> None:
+    """As a prompt of its own, or where it has begun with that, with what it had done."""
+    dies = {"once": {"file": str(tmp_path / "died"), "do": [*says, {"exit": 3}]}}
+    script = Script(tmp_path, [ASK], [dies, DONE])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        asked(store, id)
+        comment(store, id, "Why this one?")
+        answer(store, id, "allow")
+        until(lambda: now(store, id).record["cause"] == "failure", "its end")
+        daemon_socket.request(store.root, "resume", id=id)
+        until(lambda: now(store, id).status == SUSPENDED or ended(store, id), "what follows")
+        if now(store, id).status == SUSPENDED:
+            answer(store, id, "allow")
+        done = ended(store, id)
+    assert done.status == ENDED, done.record["reason"]
+    first, second = told(script)
+    assert first.startswith("[casfs review ")
+    assert ("What you had done" in second) == bool(says)
+    assert "Why this one?" in second
+    assert heard(store, id) == [HEARD]
+
+
+def test_what_cannot_hear_is_told_nothing(store: Store, tmp_path: Path) -> None:
+    script = Script(tmp_path, [DONE])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        ended(store, id)
+        with pytest.raises(Refused, match="copy the comments"):
+            comment(store, id, "Why?")
