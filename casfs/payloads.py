@@ -20,6 +20,7 @@ class Intent(TypedDict):
     index: int
     attempt: NotRequired[int]
     since: NotRequired[int]
+    waitedMs: NotRequired[int]
     run: NotRequired[str | None]
     pid: NotRequired[int | None]
     pidStart: NotRequired[int | None]

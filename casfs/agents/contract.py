@@ -81,7 +81,7 @@ async def _no_message() -> str:
     return ""
 
 
-async def _nobody(why: Waiting) -> str:
+async def _nobody(why: Waiting) -> str | None:
     raise why
 
 
@@ -111,9 +111,11 @@ class AgentContext:
     interrupted: Callable[[str], None] = _drop
     call: Callable[[Call], Awaitable[Called]] = _no_calls  # raises Waiting, Failed, Invalid
     answer: str | None = None  # a person's answer to the question of `Waiting`
-    # asks a person while the agent waits, as long as the engine lets it; returns the answer, and
-    # raises the `Waiting` that it is given where there is none: the attempt ends then
-    ask: Callable[[Waiting], Awaitable[str]] = _nobody
+    question: str | None = None  # hash of that question
+    # asks a person while the agent waits, as long as the engine lets it; returns the answer, None
+    # where the agent's result came before it. Raises the `Waiting` that it is given where there is
+    # no answer: the attempt ends then
+    ask: Callable[[Waiting], Awaitable[str | None]] = _nobody
     # what a person has said of its work since, as a further prompt; empty where nothing is. To be
     # called again when that is answered, which says that the agent has heard it
     message: Callable[[], Awaitable[str]] = _no_message

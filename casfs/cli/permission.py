@@ -12,13 +12,13 @@ from casfs.cli.terminal import paint
 from casfs.errors import CasfsError
 from casfs.system import daemon_socket
 from casfs.system.safe_text import escape
-from casfs.threads.permission import ALLOW, ALWAYS, DENY, PermissionRequest
+from casfs.threads.permission import ALLOW, ALWAYS, DENIAL, DENY, PermissionRequest
 from casfs.threads.threads import ThreadId
 
 KEYS = {"y": ALLOW, "a": ALWAYS, "n": DENY}
 PREVIEW = "p"
 REASON = "r"
-PROMPT = "y yes, a always, n no, r a reason{}> "
+PROMPT = "y yes, a always (every {}), n no, r a reason{}> "
 MAY_TRY = ", p what would it change? "
 
 
@@ -28,13 +28,13 @@ def ask(root: Path, id: ThreadId, request: PermissionRequest) -> str | None:
     _show(request)
     may_try = request.command is not None
     while True:
-        key = read_key(PROMPT.format(MAY_TRY if may_try else ""))
+        key = read_key(PROMPT.format(request.kind, MAY_TRY if may_try else ""))
         if key is None:
             return None
         if key in KEYS:
             return KEYS[key]
         if key == REASON and (reason := read_line("What is the agent to do instead? ")):
-            return reason
+            return DENIAL + reason
         if key == PREVIEW and may_try:
             _show_preview(root, id)
 
@@ -48,6 +48,8 @@ def _show(request: PermissionRequest) -> None:
         print_patch(os.fsencode(request.patch))
     for line in request.arguments.splitlines():
         _print(line)
+    if request.is_cut:
+        _print("It is too long to be shown whole.", colour="red")
 
 
 def _print(line: str, colour: str | None = None, *, bold: bool = False, dim: bool = False) -> None:

@@ -134,7 +134,9 @@ def run(ctx: click.Context, /, **options: Any) -> int:
                 return _end(ctx, store, thread=thread, directory=directory)
             done = threads.length(store, thread)
             try:
-                daemon_socket.request_of_agents(root, os.environ, "resume", id=id, input=answer)
+                # To the question that was shown: another one may be open by now.
+                fields = {"input": answer, "question": thread.record["question"]}
+                daemon_socket.request_of_agents(root, os.environ, "resume", id=id, **fields)
             except Refused as error:  # it does not fit, or was answered elsewhere
                 warn(f"not accepted: {error}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from casfs.digest import TreeHash
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import AMBIGUOUS, NOT_KEPT, UNSEEN, CallRecord, Point, StepRecord
 from casfs.store.store import Store
+from casfs.system import foreign_json
 from casfs.system.paths import printable
 from casfs.threads.summary import first_line
 from casfs.trees import tree
@@ -107,7 +107,7 @@ def subject(call: CallRecord, directory: str) -> str:
 def arguments(call: CallRecord) -> Mapping[str, Any]:
     """Returns the named arguments of a call; none where it has others, such as a patch."""
     try:
-        known = json.loads(call.arguments)
+        known = foreign_json.parse(call.arguments)
     except ValueError:  # a session from elsewhere may hold anything
         return {}
     return known if isinstance(known, dict) else {}

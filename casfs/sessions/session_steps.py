@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +10,7 @@ from casfs.checkpoints import revisions
 from casfs.digest import NodeHash
 from casfs.errors import NotFound
 from casfs.store.store import Store
+from casfs.system import foreign_json
 from casfs.threads import threads
 from casfs.threads.summary import content_text
 from casfs.threads.threads import StepNode, Thread
@@ -89,8 +89,8 @@ class CallRecord:
 @dataclass(frozen=True)
 class StepRecord:
     """A prompt and what was done for it. `before`: the directory when it was given; `prompt_id`: as
-    the agent's transcript has it; `calls`: all `call_count` of them, or a part; `texts`: turns in
-    which the model only spoke."""
+    the agent's transcript has it; `calls`: all `call_count` of them, or a part, before which the
+    directory was `before_calls`; `texts`: turns in which the model only spoke."""
 
     index: int
     prompt: str
@@ -99,6 +99,7 @@ class StepRecord:
     before: RecordedState | None
     calls: tuple[CallRecord, ...]
     call_count: int = 0
+    before_calls: RecordedState | None = None
     texts: tuple[NodeHash, ...] = ()
 
 
@@ -159,12 +160,34 @@ def _with_turns(
     has_call = {hash: bool(store.node(hash, "react-turn").payload["toolCalls"]) for hash in turns}
     with_call = [hash for hash in turns if has_call[hash]]
     numbered = list(enumerate(with_call, 1))[part]
+    begin = numbered[0][0] - 1 if numbered else 0
     return replace(
         step,
+        before_calls=_last_state(store, with_call[:begin]) or step.before,
         calls=tuple(_call(store, step.index, number, hash) for number, hash in numbered),
         call_count=len(with_call),
         texts=tuple(hash for hash in turns if not has_call[hash]),
     )
+
+
+def _reasons(text: str) -> dict[str, str]:
+    """Returns what a call lists of foreign paths; nothing of a list in another form, as a session
+    from elsewhere may have."""
+    try:
+        reasons = foreign_json.parse(text)
+    except ValueError:
+        return {}
+    named = reasons.items() if isinstance(reasons, dict) else ()
+    return {path: reason for path, reason in named if isinstance(reason, str)}
+
+
+def _last_state(store: Store, turns: Sequence[NodeHash]) -> RecordedState | None:
+    """Returns the directory as it was recorded last in some turns."""
+    for hash in reversed(turns):
+        # Where it is kept, a turn of which nothing was looked at has none.
+        if "workspace" in store.node(hash, "react-turn").payload:
+            return recorded_state.of_turn(store, hash)
+    return None
 
 
 def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
@@ -192,7 +215,7 @@ def _call(store: Store, step: int, number: int, hash: NodeHash) -> CallRecord:
         fault = NOT_KEPT
     foreign = {}
     if (listed := call.get("foreign")) is not None:
-        foreign = json.loads(content_text(store, listed))
+        foreign = _reasons(content_text(store, listed))
     paths = None
     if call.get("kind") == "edit":
         paths = tuple(location["path"] for location in call.get("locations", ()))

@@ -6,25 +6,31 @@ It is the first artifact of the question's content node, whose text says the sam
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Self
 
 from casfs.errors import CasfsError
 from casfs.store.store import Store
+from casfs.system import foreign_json
 
 ALLOW = "allow"
 ALWAYS = "allow always"
 DENY = "deny"
-HOW = f"Answer `{ALLOW}`, `{ALWAYS}`, `{DENY}`, or a text: that denies it, and the agent reads it."
+DENIAL = "deny: "  # begins an answer that says why
+SHORT_LINES, SHORT_CHARS = 40, 4000  # of a subject that is read at one look
+HOW = (
+    f"Answer `{ALLOW}`, `{ALWAYS}` (all of the kind `{{}}`, while this step is pending), `{DENY}`,"
+    f" or a text: that denies it, and the agent reads it."
+)
 
 
 @dataclass(frozen=True)
 class PermissionRequest:
     """`kind`: of the tool, in the agent's words; `command`: a line of a shell, None for another
     tool; `directory`: in which it runs, relative to the workspace; `patch`: of the files that it
-    would change; `arguments`: JSON, of a tool for which that is all that is known."""
+    would change; `arguments`: JSON, what else the tool is given; `is_cut`: not all of it is
+    there."""
 
     title: str
     kind: str
@@ -32,6 +38,7 @@ class PermissionRequest:
     directory: str = "."
     patch: str = ""
     arguments: str = ""
+    is_cut: bool = False
 
     @property
     def subject(self) -> str:
@@ -40,15 +47,26 @@ class PermissionRequest:
         if self.command is not None:
             parts.append(f"$ {self.command}\nin {self.directory}")
         parts += [part.rstrip("\n") for part in (self.patch, self.arguments) if part]
+        if self.is_cut:
+            parts.append("It is too long to be shown whole.")
         return "\n\n".join(parts)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether all of it is read at one look."""
+        subject = self.subject
+        is_long = len(subject) > SHORT_CHARS or subject.count("\n") > SHORT_LINES
+        return not is_long and not self.is_cut
 
     @property
     def text(self) -> str:
         """The whole question."""
-        return f"The agent asks for permission: {self.title}\n\n{self.subject}\n\n{HOW}\n"
+        how = HOW.format(self.kind)
+        return f"The agent asks for permission: {self.title}\n\n{self.subject}\n\n{how}\n"
 
-    def encode(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+    @property
+    def fields(self) -> dict[str, object]:
+        return asdict(self)
 
     @classmethod
     def of_question(cls, store: Store, question: str | None) -> Self | None:
@@ -56,9 +74,13 @@ class PermissionRequest:
         with suppress(CasfsError, ValueError, TypeError):  # of another agent, or from elsewhere
             artifacts = store.node(question or "", "content").payload["artifacts"]
             for artifact in artifacts[:1]:
-                request = cls(**json.loads(store.node(artifact, "content").payload["text"]))
-                command = request.command
-                fields = [value for value in asdict(request).values() if value is not None]
-                is_whole = all(isinstance(value, str) for value in fields)
-                return request if is_whole and (command is None or command) else None
+                text = store.node(artifact, "content").payload["text"]
+                request = cls(**foreign_json.parse(text))
+                return request if request._is_whole else None
         return None
+
+    @property
+    def _is_whole(self) -> bool:
+        texts = (self.title, self.kind, self.directory, self.patch, self.arguments)
+        is_command = self.command is None or (isinstance(self.command, str) and self.command)
+        return all(isinstance(text, str) for text in texts) and bool(is_command)

@@ -15,11 +15,11 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from casfs import canonical
-from casfs.errors import CasfsError, Conflict, Invalid, NoDaemon, Refused
+from casfs.errors import CasfsError, Conflict, Invalid, NoDaemon
 from casfs.store.nodes.schema import Schema
 from casfs.store.store import Store
 from casfs.threads import lookup, threads
-from casfs.threads.permission import ALLOW, ALWAYS, DENY, PermissionRequest
+from casfs.threads.permission import ALLOW, ALWAYS, DENIAL, DENY, PermissionRequest
 from casfs.threads.state import says
 from casfs.threads.threads import SUSPENDED, Thread
 from casfs.trees.diff import unified_diff
@@ -112,11 +112,12 @@ def _send_permission(call: Call, open_question: Question) -> Response:
             files = patch.parse(answer["patch"].encode("utf-8", "replace"))
             tried = Tried(answer, texts.bounded(answer["output"]), files)
             return _page(call, open_question, tried=tried)
-        text = call.form.get("reason", "").strip() if choice == REASON else choice
-        if not text or (choice != REASON and choice not in (ALLOW, ALWAYS, DENY)):
+        reason = call.form.get("reason", "").strip()
+        text = DENIAL + reason if choice == REASON and reason else choice
+        if text not in (ALLOW, ALWAYS, DENY) and not text.startswith(DENIAL):
             raise Invalid("say why, or choose a button")
-        ask(call, "resume", id=id, input=text)
-    except (Invalid, Refused, NoDaemon) as error:
+        ask(call, "resume", id=id, input=text, question=call.form.get("question"))
+    except CasfsError as error:
         return _page(call, open_question, error)
     return RedirectResponse(f"/threads/{id}", 303)
 

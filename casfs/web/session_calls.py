@@ -41,10 +41,12 @@ class ReadFile:
 
 @dataclass(frozen=True)
 class CallView:
-    """A call in a line, and what is shown when it is unfolded. `said`: by the model before it;
+    """A call in a line, and what is shown when it is unfolded. `turn`: the node that holds it, by
+    which it is known: the number of one that runs may change; `said`: by the model before it;
     `ended`: how, in words; `files`: that it changed, without lines where it is folded; `unlisted`:
     how many others; `output`, `arguments`: None where it is folded."""
 
+    turn: str
     step: int
     number: int
     tool: str
@@ -82,7 +84,7 @@ def of_step(
     """Yields the calls of a step of a session, folded but for edits; `about`: as `sessions.about`.
     Raises NotFound, Corrupt."""
     directory = about["directory"]
-    root = None if step.before is None else step.before.tree
+    root = None if step.before_calls is None else step.before_calls.tree
     groups = session_steps.grouped(step.calls[::-1])
     at_once = {number: group.members for group in groups for number in group.numbers}
     for call in step.calls:
@@ -94,6 +96,7 @@ def of_step(
         result = texts.content(store, tool_call["result"])
         files, unlisted = _files(store, call, with_lines=is_whole)
         yield CallView(
+            call.turn,
             call.step,
             call.number,
             tool=call.tool,
@@ -125,11 +128,12 @@ def _arguments(store: Store, call: CallRecord, stored: NodeHash) -> Text:
 def _ended(call: CallRecord, agent: str, result: str) -> str:
     if call.status == session_steps.IN_PROGRESS:
         return "runs"
-    code = EXIT_CODE.search(result[:EXIT_CHARS])
-    if call.kind == EXECUTE and code is not None:
+    # claude says it of what has failed alone; what else looks like it a program has printed.
+    is_said = agent != "claude" or call.status != COMPLETED
+    code = EXIT_CODE.search(result[:EXIT_CHARS]) if call.kind == EXECUTE and is_said else None
+    if code is not None and (call.status == COMPLETED or code[1] != "0"):
         return f"exit {code[1]}"
     if call.status == COMPLETED:
-        # It reports what has failed in another way.
         return "exit 0" if call.kind == EXECUTE and agent == "claude" else ""
     return call.status
 
@@ -146,7 +150,8 @@ def _files(store: Store, call: CallRecord, *, with_lines: bool) -> tuple[list[Fi
     files = []
     left = MAX_LINES
     for change, kind in own[:MAX_FILES]:
-        diff = compare.diff(store, change.old, change.new, left) if with_lines else None
+        has_room = with_lines and left > 0
+        diff = compare.diff(store, change.old, change.new, left) if has_room else None
         left -= sum(map(len, diff.hunks)) if diff else 0
         files.append(FileChange(change, kind, None, diff))
     return files, len(own) - len(files)

@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from casfs.agents import AgentContext, Waiting
+from casfs.agents import AgentContext
 from casfs.agents.json_rpc import Closed, Peer, RpcError
 from casfs.errors import CasfsError, Failed, Invalid
 from casfs.system.files import os_errors
@@ -261,14 +261,18 @@ class Client:
     async def _serve(self, method: str, params: Any, size: int) -> Any:
         if self._is_of_other_session(params):
             raise Invalid("no such session")
-        if self._stop is None or method != PERMISSION:
-            try:
-                if method == PERMISSION:
-                    params = {**params, "toolCall": self._recorder.asked(params, size)}
-                return await self._host.request(method, params, self._tasks)
-            except Waiting as why:
-                self._stop = self._stop or why
-                self._wake.set()
+        if method != PERMISSION:
+            return await self._host.request(method, params, self._tasks)
+        if self._stop is not None or self._answered.is_set():  # no prompt is under way
+            return {"outcome": CANCELLED}
+        params = {**params, "toolCall": self._recorder.asked(params, size)}
+        try:
+            return await self._host.request(method, params, self._tasks)
+        except Invalid:
+            raise
+        except CasfsError as why:  # it is to be answered later, or it could not be asked
+            self._stop = self._stop or why
+            self._wake.set()
         return {"outcome": CANCELLED}
 
     async def _note(self, method: str, params: Any, size: int) -> None:

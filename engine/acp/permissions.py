@@ -2,22 +2,23 @@
 
 A question to a person suspends the thread. The process waits for a while, and goes on where the
 answer comes (`AgentContext.ask`); else it is ended. So what is needed to go on is kept in the
-thread (`AgentContext.keep`): the session, the open question, and the answers. They hold for the
-same request, as long as the step is pending; "allow always" for all requests of its kind.
+thread (`AgentContext.keep`): the session, the open question, and the answers. Each holds for the
+same request, once for each process that works at the step; "allow always" for all of its kind.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import trio
 
 from casfs.agents import HUMAN, AgentContext, Waiting
 from casfs.digest import Digest
+from casfs.threads.permission import DENIAL
 from engine import content
 from engine.acp import protocol
 
@@ -36,20 +37,20 @@ DECISIVE = ("title", "kind", "rawInput", "content", "locations")  # what a reque
 MAX_TITLE_CHARS = 300
 REASON = "You asked: "  # begins what a person has said in place of a permission
 Policy = str | Mapping[str, str]
-Ask = Callable[[Waiting], Awaitable[str]]
+Ask = Callable[[Waiting], Awaitable[str | None]]
 
 
 @dataclass
 class Kept:
     """What outlasts an attempt. `answers`: (title, answer) by request; `always`: kinds;
-    `open_question`: (request, title, kind) of the open question; `agent`: hash of the agent's node;
-    `turn`: of the session, where the files are those after it."""
+    `open_question`: (request, title, kind, hash) of the open question; `agent`: hash of the agent's
+    node; `turn`: of the session, where the files are those after it."""
 
     agent: str = ""
     session: str = ""
     answers: dict[str, tuple[str, str]] = field(default_factory=dict)
     always: list[str] = field(default_factory=list)
-    open_question: tuple[str, str, str] | None = None
+    open_question: tuple[str, str, str, str] | None = None
     turn: int = 0
 
 
@@ -63,6 +64,7 @@ class Permissions:
         self._ask = ask
         self._asking = trio.Lock()  # a person gets one question at a time
         self._kept = Kept(context.agent)
+        self._used: set[str] = set()  # requests whose answers this process has had: once each
         self._untold: list[tuple[str, str]] = []
 
     async def load(self) -> Kept:
@@ -75,7 +77,9 @@ class Permissions:
                 kept_fields = json.loads(text)
                 kept = Kept(**kept_fields) if kept_fields["agent"] == context.agent else kept
         self._kept = kept
-        if kept.open_question is not None and context.answer is not None:
+        question = kept.open_question
+        # Only where the answer is to this question: a crash may come between two of them.
+        if question and len(question) == 4 and context.answer and context.question == question[3]:
             self._take(context.answer)
         kept.open_question = None
         return kept
@@ -84,9 +88,9 @@ class Permissions:
         """Keeps an answer to the open question."""
         kept = self._kept
         assert kept.open_question is not None
-        request, title, kind = kept.open_question
+        request, title, kind, _ = kept.open_question
         kept.answers[request] = title, answer
-        if ANSWERS.get(_plain(answer)) == ALWAYS:
+        if wanted(answer) == ALWAYS:
             kept.always.append(kind)
 
     def take_reasons(self) -> str:
@@ -116,45 +120,70 @@ class Permissions:
         key = Digest.of(json.dumps(about, sort_keys=True).encode()).hash
         rule = find_rule(self._policy, title, kind)
         async with self._asking:
-            if rule == ASK and key not in kept.answers and kind not in kept.always:
-                # It was not answered in time: the next answer is for that question.
-                if kept.open_question is not None:
+            if key in kept.answers and key not in self._used:
+                self._used.add(key)
+                choice = wanted(kept.answers[key][1])
+            elif rule != ASK or kind in kept.always:
+                choice = REJECT if rule == DENY else ONCE
+            # It was not answered in time: the next answer is for that question.
+            elif kept.open_question is not None:
+                return None
+            else:
+                answer = await self._answer(key, title, kind, about)
+                if answer is None:
                     return None
-                title = self._context.secrets.redact(title)[:MAX_TITLE_CHARS]
-                kept.open_question = key, title, kind
-                await self.save()
-                await self._ask_person(title, kind, about)
-        if key in kept.answers:
-            wanted = ANSWERS.get(_plain(kept.answers[key][1]), REJECT)
-        else:
-            wanted = REJECT if rule == DENY else ONCE
+                choice = wanted(answer)
         options = {option.kind: option.option_id for option in reversed(request.options)}
         return next(
-            (options[option_kind] for option_kind in wanted if option_kind in options), None
+            (options[option_kind] for option_kind in choice if option_kind in options), None
         )
 
-    async def _ask_person(self, title: str, kind: str, about: Mapping[str, Any]) -> None:
-        """Raises Waiting."""
+    async def _answer(
+        self, key: str, title: str, kind: str, about: Mapping[str, Any]
+    ) -> str | None:
+        """Returns what a person answers; None where the agent did not wait for it. Raises
+        Waiting."""
+        kept = self._kept
+        title = self._context.secrets.redact(title)[:MAX_TITLE_CHARS]
         why = await trio.to_thread.run_sync(self._question, title, kind, about)
-        answer = await self._ask(why)
-        self._take(answer)
-        if _plain(answer) not in ANSWERS:
-            self._untold.append((title, answer))
-        self._kept.open_question = None
+        kept.open_question = key, title, kind, str(why.question)
         await self.save()
+        try:
+            answer = await self._ask(why)
+        except Waiting:
+            raise
+        except BaseException:
+            kept.open_question = None  # it was never shown
+            raise
+        if answer is not None:
+            self._take(answer)
+            self._used.add(key)
+            if ANSWERS.get(_plain(answer)) is None:
+                self._untold.append((title, answer.removeprefix(DENIAL)))
+        kept.open_question = None
+        await self.save()
+        return answer
 
     def _question(self, title: str, kind: str, about: Mapping[str, Any]) -> Waiting:
         # Not at the top: `casfs agent list` imports all agents, and this reads trees.
         from engine.acp import permission_request
 
         context = self._context
-        request = permission_request.read(about, title, kind, context.workspace)
-        # The files around a change may hold what the agent has not sent.
-        request = replace(request, patch=context.secrets.redact(request.patch))
-        stored = content.put(context.store, request.encode())
+        context.secrets.look_again()
+        request = permission_request.read(
+            about, title, kind, workspace=context.workspace, redact=context.secrets.redact
+        )
+        stored = content.put(context.store, json.dumps(request.fields, ensure_ascii=False))
         hash = content.put(context.store, request.text, [stored])
         line = f"{context.role}: may it do this? {title}"
         return Waiting(HUMAN, line, hash, keeps_workspace=True)
+
+
+def wanted(answer: str) -> Sequence[str]:
+    """Returns the kinds of options that an answer chooses, the first that an agent has."""
+    if answer.startswith(DENIAL):
+        return REJECT
+    return ANSWERS.get(_plain(answer), REJECT)
 
 
 def find_rule(policy: Policy, title: str, kind: str) -> str:

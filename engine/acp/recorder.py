@@ -107,7 +107,19 @@ class Recorder:
         self._turn.begin = self._started = time.monotonic()
         self._report = ChunkedText()
         self._last = ""
-        self.tokens = 0
+        self.tokens = self._earlier_tokens = 0
+
+    def follow(self, prompt: str) -> None:
+        """Begins a further prompt of the same attempt, whose tokens and time go on."""
+        tokens = self.total_tokens
+        started = self._started
+        self.begin(prompt)
+        self._earlier_tokens = tokens
+        self._started = started
+
+    @property
+    def total_tokens(self) -> int:
+        return self._earlier_tokens + self.tokens
 
     @property
     def report(self) -> str:
@@ -173,6 +185,24 @@ class Recorder:
         call.update(_rest(params["toolCall"], ("status",)))
         raw: dict[str, Any] = surrogates.replace_in_json(call.raw)
         return raw
+
+    def answered(self, question: str, answer: str) -> None:
+        """Notes what a person has answered to a question of the agent."""
+        self._turn.updates.append({"permission": {"question": question, "answer": answer}})
+
+    async def checkpoint(self) -> None:
+        """Puts what has come so far as a turn, but for the tool calls that are not over."""
+        async with self._lock:
+            turn = self._turn
+            unended = [call for call in turn.records if call.hash is None]
+            turn.records = [call for call in turn.records if call.hash is not None]
+            if turn.is_empty():
+                turn.records = unended
+                return
+            calls = {id: call for id, call in turn.calls.items() if call.hash is None}
+            await self._end_turn()
+            self._turn.records = unended
+            self._turn.calls = calls
 
     # -- what the agent had us do -----------------------------------------------------------
 
@@ -345,7 +375,7 @@ class Recorder:
                 "agent": self._context.agent,
                 "role": self._context.role,
                 "turns": turns,
-                "totalTokens": self.tokens,
+                "totalTokens": self.total_tokens,
                 "durationMs": ms_since(self._started),
                 "loneSurrogates": lone,
                 **facts,

@@ -21,7 +21,6 @@ import trio
 from casfs.agents import AgentContext, AgentFailed, AgentFn, AgentResult, Waiting
 from casfs.digest import Digest
 from casfs.errors import CasfsError, Failed
-from casfs.review import message
 from casfs.store.store import Store
 from casfs.system import rmtree
 from casfs.threads import attempt_details, live_output
@@ -44,7 +43,6 @@ NAME = {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "not": {"pattern": KEY_NAMES}}
 CONVERSATION = "acp"  # key of the session in `context.conversation`
 FAILED = ("refusal", "cancelled")  # reasons to stop
 MAX_TOLD_CHARS = 16_000
-SAID = (REASON, message.MARK)  # begin prompts by which a person has said something meanwhile
 INTERRUPTED = """# You were interrupted
 
 You began this work before and were interrupted. The workspace may be in an earlier state than you
@@ -171,7 +169,7 @@ class Session:
             raise
         except Waiting as why:
             await self._detail(None)
-            why.tokens = self._recorder.tokens
+            why.tokens = self._recorder.total_tokens
             raise
         except CasfsError as error:
             raise AgentFailed(str(error), (await self._detail(None)).hash) from error
@@ -187,15 +185,19 @@ class Session:
         """Returns the agent's answer to a prompt, and to what a person has said meanwhile."""
         self._recorder.begin(text)
         answer = await self.client.prompt(text)
-        while said := self._permissions.take_reasons() or await self._next_message():
+        while message := self._permissions.take_reasons() or await self._next_message():
             await self._recorder.end(answer, self.client.name)
-            self._recorder.begin(said)
-            answer = await self.client.prompt(said)
+            self._recorder.follow(message)
+            answer = await self.client.prompt(message)
         return answer
 
-    async def _ask_person(self, why: Waiting) -> str:
+    async def _ask_person(self, why: Waiting) -> str | None:
+        await self._recorder.checkpoint()  # what leads to the question can be seen beside it
         with standing_still(self._limit):
-            return await self._ask_without_time(why)
+            answer = await self._ask_without_time(why)
+        if answer is not None:
+            self._recorder.answered(str(why.question), answer)
+        return answer
 
     async def _open(self, context: AgentContext) -> str:
         """Begins the session, or goes on with that of an earlier attempt; returns the prompt."""
@@ -228,6 +230,9 @@ NO_RESULT = ProcessResult(
 
 def _transcript(store: Store, attempts: Sequence[str]) -> str:
     """Returns what earlier attempts said and were told, and which tools they used."""
+    from casfs.review import message  # `casfs agent list` imports all agents, and not this
+
+    by_person = (REASON, message.MARK)  # begin prompts of a person
     lines: list[str] = []
     turn_hashes = dict.fromkeys(
         hash for attempt in attempts for hash in attempt_details.turns(store, attempt)
@@ -235,9 +240,9 @@ def _transcript(store: Store, attempts: Sequence[str]) -> str:
     for node in map(store.node, turn_hashes):
         if node.type != "react-turn":
             continue
-        given = content.text(store, node.payload["input"]).strip()
-        if given.startswith(SAID):  # the prompt of the step is there anew
-            lines.append(given)
+        prompt = content.text(store, node.payload["input"]).strip()
+        if prompt.startswith(by_person):  # the prompt of the step is there anew
+            lines.append(prompt)
         lines.append(content.text(store, node.payload["output"]).strip())
         for call in (store.node(hash).payload for hash in node.payload["toolCalls"]):
             lines.append(f"- {call['name']} ({call.get('status', 'done')})")

@@ -11,7 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from casfs.agents import AgentContext
+import trio
+
+from casfs.agents import AgentContext, Waiting
 from casfs.agents.prompt import Prompt
 from casfs.digest import NodeHash
 from casfs.errors import CasfsError
@@ -45,12 +47,14 @@ class AgentContextBuilder:
         self._workspace = loaded.workspace
         self._log = loaded.log
         self._loaded = loaded
+        self._recording = trio.Lock()  # tools and a question may come at once
 
     async def context(
         self, intent: Intent, prompt: Prompt, state: RecordedState | None
     ) -> AgentContext:
         """Returns the context of an attempt; `state`: what the step starts from."""
-        hash: str | None = self._head.thread.record["answer"]
+        record = self._head.thread.record
+        hash: str | None = record["answer"]
         answer = hash and await blocking(lambda: content.text(self._store, hash))
         if state is not None:
             self._config.follow_private_files(self._workspace.path, state.tree)
@@ -70,7 +74,8 @@ class AgentContextBuilder:
                 self._store, self._env, head=self._head, run=self._run_child, workspace=state
             ),
             answer=answer,
-            ask=partial(ask_person, self._loaded, has_directory=state is not None),
+            ask=partial(self._ask_person, has_directory=state is not None),
+            question=record["question"] if answer else None,
             message=ReviewMessages(self._store, self._head).following,
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
@@ -83,6 +88,13 @@ class AgentContextBuilder:
             secrets=self._config.secrets,
             **self._record_tree(intent, state),
         )
+
+    async def _ask_person(self, why: Waiting, *, has_directory: bool) -> str | None:
+        return await ask_person(self._loaded, why, self._record_turn if has_directory else None)
+
+    async def _record_turn(self) -> RecordedState:
+        async with self._recording:
+            return await blocking(self._workspace.record_turn)
 
     def _record_tree(self, intent: Intent, state: RecordedState | None) -> dict[str, Any]:
         """Returns that field, where the agent has trees of turns. A failure never ends its work."""
@@ -97,7 +109,7 @@ class AgentContextBuilder:
             for name in FIELDS:
                 turn.pop(name, None)
             try:
-                recorded = await blocking(self._workspace.record_turn)
+                recorded = await self._record_turn()
                 self._config.read_private_files(recorded)
                 last = recorded.tree
                 turn |= {"workspace": last, **recorded.fields}

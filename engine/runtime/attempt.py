@@ -122,6 +122,7 @@ class Attempt:
         interrupted = self._note_interrupted
         self._context = replace(context, interrupted=interrupted, ask=self._without_time)
         self._limit: trio.CancelScope | None = None  # of its time
+        self._waited_s = 0.0  # for a person
         self._budget = budget
 
     async def __call__(self) -> StepResult:
@@ -136,7 +137,7 @@ class Attempt:
             self._limit = scope
             result = await self._contained()
             result.tokens = self.tokens
-            result.duration_ms = round((time.monotonic() - begin) * 1000)
+            result.duration_ms = round((time.monotonic() - begin - self._waited_s) * 1000)
             return result
         assert scope.cancelled_caught
         # Taken from there by who records it, so that it is recorded once.
@@ -170,6 +171,8 @@ class Attempt:
         context = self._context
         for corrections in range(1 + MAX_CORRECTIONS):
             result = await self._ask(context)
+            if self._head.question is not None:
+                await self._head.question.withdraw()
             state = _given_state(result)
             extracted = await self._extract(result.output)
             if isinstance(extracted, Extracted):
@@ -275,10 +278,14 @@ class Attempt:
             result, answer.extracted, prompt=context.prompt, extraction=method, workspace=state
         )
 
-    async def _without_time(self, why: Waiting) -> str:
+    async def _without_time(self, why: Waiting) -> str | None:
         assert self._limit is not None
-        with standing_still(self._limit):
-            return await self._ask_person(why)
+        begin = time.monotonic()
+        try:
+            with standing_still(self._limit):
+                return await self._ask_person(why)
+        finally:
+            self._waited_s += time.monotonic() - begin
 
     def _note_interrupted(self, detail: str) -> None:
         self._head.interrupted = detail

@@ -24,6 +24,7 @@ from casfs.digest import NodeHash
 from casfs.errors import Conflict
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
+from casfs.threads.state import says
 from casfs.threads.threads import RUNNING, Thread, ThreadId
 from engine import content
 from engine.blocking import blocking
@@ -103,9 +104,11 @@ class DaemonApi:
     async def _resume(self, **members: Any) -> Answer:
         """`members`: of ResumeRequest."""
         request = ResumeRequest(**members)
+        await blocking(partial(self._requests.check_question, request))
         if request.answers_only and await self._supervisor.answer(request.id, request.input or ""):
             return {"id": request.id}
         if request.agents or request.every:
+            await blocking(partial(self._requests.check_replacements, request))
             await self._supervisor.end_waiting(request.id)
         outermost = await blocking(partial(self._requests.resume, request))
         self._supervisor.lend(outermost.id, request.lent)
@@ -113,6 +116,9 @@ class DaemonApi:
         return {"id": request.id}
 
     async def _stop(self, action: stop_thread.Action, id: ThreadId, **options: str) -> Answer:
+        head = self._supervisor.head(id)
+        if action is stop_thread.suspend and head and head.question:  # its process stays
+            raise Conflict(f"thread {id} {says(head.thread)} already")
         await self._supervisor.stop(id, partial(action, **options))
         return {"id": id}
 
@@ -196,6 +202,8 @@ class DaemonApi:
         """What the command would change that a thread asks permission for."""
         thread = await blocking(partial(threads.get, self._store, id))
         services = self._supervisor.services
+        if self._previews.locked():
+            raise Conflict("another command is being tried; try this one when that is done")
         async with self._previews:
             return asdict(await preview.run(services, thread, self._supervisor.env_of(id)))
 

@@ -32,18 +32,20 @@ from engine.blocking import blocking
 from engine.llm import sandbox
 from engine.llm.tools import truncate
 from engine.processes import subprocesses
-from engine.processes.subprocesses import ProcessResult, TimedOut
+from engine.processes.subprocesses import OutputTooLarge, ProcessResult, TimedOut
 from engine.runtime.run_services import RunServices
 from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.workspace import thread_workspace
 from engine.threads.record import pending_state
 
 TIMEOUT_S = 60.0
+MAX_FILE_BLOCKS = 1 << 21  # of 512 bytes: 1 GiB
+MAX_COMMAND_BYTES = 100_000  # of an argument that the kernel takes
 MAX_OUTPUT_CHARS = 16_000
 MAX_PATCH_BYTES = 256 << 10
 CONFINED = "It ran without network, home and other programs: what it does there is not known."
 IGNORED = "What is ignored was there as a copy; what it changed of that is not shown."
-UNENDED = f"It still ran after {TIMEOUT_S:g} s, and was ended."
+UNENDED = f"It was ended: it took longer than {TIMEOUT_S:g} s, or printed too much."
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,12 @@ async def run(services: RunServices, thread: Thread, env: Mapping[str, str]) -> 
         allow_shell=False,
         shown_at=thread_workspace(store, thread, services.workspaces).path,
     )
-    line = f"cd -- {shlex.quote(request.directory)} || exit 126\n{request.command}"
+    limit = f"ulimit -f {MAX_FILE_BLOCKS} || exit 126"
+    line = f"{limit}\ncd -- {shlex.quote(request.directory)} || exit 126\n{request.command}"
     try:
         await blocking(partial(copy.reset, before))
+        # Values of ignored files, too: a command may print these, or write them elsewhere.
+        config.follow_private_files(copy.path, before.tree)
         argv, clean = await sandbox.sandboxed_command(
             line, copy.path, secrets.token_hex(16), env, settings
         )
@@ -111,6 +116,8 @@ def _asked_command(store: Store, thread: Thread) -> PermissionRequest:
             "only a command can be tried: what an edit changes is shown, and another tool is the"
             " agent's own"
         )
+    if "\0" in request.command or len(request.command.encode()) > MAX_COMMAND_BYTES:
+        raise Conflict("the command is too long to be tried, or holds a NUL")
     return request
 
 
@@ -132,6 +139,8 @@ async def _result(argv: Sequence[str], env: Mapping[str, str]) -> tuple[ProcessR
         )
     except TimedOut as error:
         return error.result, False
+    except OutputTooLarge as error:
+        return ProcessResult(0, b"", stderr=str(error).encode(), duration_ms=0), False
     return result, True
 
 

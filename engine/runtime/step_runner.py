@@ -268,12 +268,9 @@ class StepRunner:
     async def _commit(self, result: StepResult) -> Intent | None:
         """Records a result, decides what follows its step and commits both. Returns the next
         intent."""
-        thread = self._thread
-        if thread.head.record["status"] == SUSPENDED:  # it did not wait for the person it asked
-            await self._head.move(partial(suspension.go_on, self._store))
         await self._committer.record(result)
         build = partial(self._committer.build, result)
-        role = thread.intent["role"]
+        role = self._thread.intent["role"]
         decision = moderator.unconditional(self._config.flow.rules, role)
         if decision is not None:
             # Nothing to evaluate: the step is built by the thread that commits it, in one trip from
@@ -294,7 +291,8 @@ class StepRunner:
     async def _wait(self, why: Waiting, attempt: Attempt, *, has_directory: bool) -> None:
         """Suspends the thread until what its agent waits for has come."""
         state: RecordedState | None = None
-        if why.keeps_workspace and has_directory:
+        # That of a process which has waited was recorded when it asked.
+        if why.keeps_workspace and has_directory and self._thread.status != SUSPENDED:
             state = await blocking(self._loaded.workspace.record)
         waiting = Suspension(
             str(why), why.cause, tokens=attempt.tokens, question=why.question, state=state

@@ -259,7 +259,11 @@ class Supervisor:
     async def end_waiting(self, id: ThreadId) -> None:
         """Ends the process that waits for a person, so that the thread can be resumed."""
         task = self._tasks.get(id)
-        if task is not None and task.head and task.head.thread.status == SUSPENDED:
+        if task is None or task.head is None:
+            return
+        if task.head.question is not None:
+            await task.head.question.close()
+        if task.head.thread.status == SUSPENDED:
             task.scope.cancel()
             await task.done.wait()
 

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from casfs.agents.notation import AgentSpec
 from casfs.digest import TreeHash
+from casfs.errors import Conflict
 from casfs.store.nodes import directory
 from casfs.store.store import Store
 from casfs.threads import threads
-from casfs.threads.threads import RUNNING, Thread, ThreadId
+from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from casfs.trees.recorded_state import RecordedState
 from engine import content
 from engine.agents.loader import TURN_TREES
@@ -88,10 +89,11 @@ class ForkRequest:
 
 @dataclass(frozen=True)
 class ResumeRequest:
-    """`lent`: as of StartRequest."""
+    """`question`: hash of that which `input` answers, None for any; `lent`: as of StartRequest."""
 
     id: ThreadId
     input: str | None = None
+    question: str | None = None
     hint: str | None = None
     agents: dict[str, AgentSpec] | None = None
     every: AgentSpec | None = None
@@ -214,6 +216,21 @@ class ThreadRequests:
             check=not self._supervisor.extracts,
             agents=replacements,
         )
+
+    def check_question(self, request: ResumeRequest) -> None:
+        """Raises Conflict where a person answers another question than the one that is open."""
+        if request.question is None:
+            return
+        thread = threads.get(self._store, request.id)
+        if thread.status == SUSPENDED and thread.record["question"] != request.question:
+            raise Conflict(f"thread {request.id} asks something else by now; look again")
+
+    def check_replacements(self, request: ResumeRequest) -> None:
+        """Raises as `resume` for agents that cannot play."""
+        thread = threads.get(self._store, request.id)
+        replacements = self._replacements(thread, request.agents, request.every)
+        kept = threads.agents(self._store, thread)
+        agent_binding.check_replacements(thread, kept, replacements)
 
     def _not_launched(self, thread: Thread) -> Thread | None:
         """Returns the outermost running caller of a thread that should run and that no task runs:

@@ -183,7 +183,7 @@ def spent(record: ThreadRecord, tokens: int) -> Spent:
     """Returns the spending of a thread after its pending attempt, which took `tokens`."""
     before = record["spent"]
     begun = record["intent"]
-    wall = max(0, now_ms() - begun["since"]) if begun else 0
+    wall = max(0, now_ms() - begun["since"] - begun.get("waitedMs", 0)) if begun else 0
     return {"tokens": before["tokens"] + tokens, "wallMs": before["wallMs"] + wall}
 
 

@@ -31,7 +31,7 @@ from engine.threads.transitions import attempt_entry, move_head, paused_intent
 from engine.workflow import registry as workflows
 
 if TYPE_CHECKING:
-    from casfs.payloads import Intent
+    from casfs.payloads import Intent, Spent
 
 
 @dataclass(frozen=True)
@@ -214,16 +214,25 @@ def _resume(
     return move_head(batch, thread, thread.hash, **changes)
 
 
-def go_on(store: Store, thread: Thread, answer: str | None = None) -> Thread:
+@dataclass(frozen=True)
+class Wait:
+    """An agent waits for a person since `asked_ms`; `spent`: by its thread before the attempt."""
+
+    asked_ms: int
+    spent: Spent
+
+
+def go_on(store: Store, thread: Thread, wait: Wait, answer: str | None) -> Thread:
     """Sets a suspended thread running whose agent has waited for a person: the attempt goes on.
     `answer`: None where the agent has gone on without one."""
     with store.batch() as batch:
         changes: dict[str, Any] = {"status": RUNNING, "reason": None, "cause": None}
         # A crash may come before the agent has kept it: it is for the next attempt then.
         changes["answer"] = None if answer is None else content.put(batch, answer)
-        # Its time until then is spent already, and the time in which it waited is none.
-        changes["intent"] = record.changed(thread.intent, since=now_ms())
-        return move_head(batch, thread, thread.hash, **changes)
+        # All of the attempt counts when it ends, but the time in which it waited.
+        waited_ms = thread.intent.get("waitedMs", 0) + max(0, now_ms() - wait.asked_ms)
+        changes["intent"] = record.changed(thread.intent, waitedMs=waited_ms)
+        return move_head(batch, thread, thread.hash, **changes, spent=wait.spent)
 
 
 def _check_answer(store: Store, thread: Thread, answer: str) -> None:

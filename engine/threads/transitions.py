@@ -70,7 +70,7 @@ def finish_step(
     step = recorded_state.put_node(batch, "thread-step", payload, state, put_structure)
     spent = record.spent(thread.record, tokens)
     # Answer, summary and hint were for this step.
-    changes: dict[str, Any] = {"spent": spent, "answer": None, "compact": None}
+    changes: dict[str, Any] = {"spent": spent, "question": None, "answer": None, "compact": None}
     if "hint" in thread.record:
         changes["hint"] = None
     done = payload["index"]
@@ -228,7 +228,7 @@ def _advance(
         even_if_empty = not last.get("resumed")
         entry = attempt_entry(batch, thread, "was interrupted", even_if_empty=even_if_empty)
         attempts = record.add_attempts(thread.record, entry)
-    changes |= {"intent": intent, "attempts": attempts, "question": None}
+    changes |= {"intent": intent, "attempts": attempts}
     return move_head(batch, thread, hash, **changes)
 
 

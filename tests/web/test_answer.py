@@ -231,7 +231,7 @@ def test_a_permission_has_three_buttons(web: Web, waiting: tuple[Thread, Script]
         "allow", "allow always", "deny", "preview", "reason",
     ]  # fmt: skip
     assert web.post(path, choice="deny").headers["location"] == f"/threads/{thread.id}"
-    until(lambda: len(script.prompts()) == 1 and script.answers(), "the answer")
+    until(script.answers, "the answer")
     assert script.answers()[-1]["result"]["outcome"]["optionId"] == "no"
 
 
@@ -256,7 +256,8 @@ def test_what_it_would_change(web: Web, waiting: tuple[Thread, Script]) -> None:
 def test_it_is_answered_on_the_board(web: Web, waiting: tuple[Thread, Script]) -> None:
     thread, script = waiting
     html = web.get("/").text
-    assert "What it would do" in visible(html)
+    assert "rm a.txt" in visible(html)
+    assert f'name="question" value="{thread.record["question"]}"' in html
     assert f'action="/threads/{thread.id}/answer"' in html
     assert f'action="/threads/{thread.id}/resume"' not in html
     web.post(f"/threads/{thread.id}/answer", choice="allow")

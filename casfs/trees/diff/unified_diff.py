@@ -79,10 +79,8 @@ def of_contents(path: bytes, old: bytes | None, new: bytes | None) -> bytes:
     contents = [content or b"" for content in (old, new)]
     header = b"diff --git %s %s\n" % (_git_name(b"a/", path), _git_name(b"b/", path))
     why = TOO_LARGE if max(map(len, contents)) > MAX_FILE_BYTES else None
-    if why is None and any(b"\0" in content for content in contents):
-        why = "binary"
     if why is not None:
-        return b"%s (%s)\n" % (_git_name(b"", path), why.encode())
+        return b"M %s (%s)\n" % (_git_name(b"", path), why.encode())
     body = b"".join(lines.hunks(*map(lines.split, contents)))
     if not body:
         return b""

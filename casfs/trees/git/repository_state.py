@@ -32,6 +32,7 @@ PACKED_REFS = b"packed-refs"
 STASH_LOG = b"logs/refs/stash"  # the stashes but the last are in the log of its ref alone
 LOGS = b"logs/"
 HEAD_LOG = LOGS + HEAD
+MAX_LOGGED = 50  # entries of it, the newest
 OBJECTS = b"objects"
 LFS = b"lfs"  # large files, which are kept as objects are, by their SHA-256
 OBJECT_FOLDERS = OBJECTS, LFS
@@ -385,7 +386,7 @@ def logged(store: Store, before: TreeHash, after: TreeHash, path: bytes) -> list
     # A log only grows; one that was cut, or made anew, says nothing of what came before.
     lines = new[len(old) :].splitlines() if new.startswith(old) else []
     entries = []
-    for line in lines:
+    for line in lines[-MAX_LOGGED:]:
         ids, _, message = line.decode(errors="replace").partition("\t")
         if len(ids.split(" ")) > 1:
             entries.append((ids.split(" ")[1][:SHORT_ID_CHARS], message))

@@ -110,17 +110,26 @@
     if (target && place) target.setSelectionRange(...place);
   }
 
+  const fetching = new Set();
+
   // What never changes is fetched when its details are unfolded for the first time.
   async function unfold({ target }) {
-    if (!target.open || !target.dataset.part || "loaded" in target.dataset) return;
-    target.dataset.loaded = "";
+    const part = target.dataset.part;
+    if (!target.open || !part || "loaded" in target.dataset || fetching.has(part)) return;
+    fetching.add(part);
     try {
-      const answer = await fetch(target.dataset.part);
+      const answer = await fetch(part);
       if (!answer.ok) throw new Error(answer.statusText);
       const parsed = new DOMParser().parseFromString(await answer.text(), "text/html");
-      target.append(document.adoptNode(parsed.body.firstElementChild));
+      // The page may have replaced it meanwhile.
+      const now = (target.id && document.getElementById(target.id)) || target;
+      if (now.dataset.part !== part || "loaded" in now.dataset) return;
+      now.append(document.adoptNode(parsed.body.firstElementChild));
+      now.dataset.loaded = "";
     } catch {
-      delete target.dataset.loaded;
+      // It is fetched again when it is unfolded again.
+    } finally {
+      fetching.delete(part);
     }
   }
   document.addEventListener("toggle", unfold, true);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from casfs.errors import Conflict, Refused
+from casfs.checkpoints import revisions
+from casfs.errors import CasfsError, Conflict, NotFound, Refused
 from casfs.review import comments, subject
 from casfs.review.comments import HEARD, SENT
 from casfs.store.store import Store
@@ -22,10 +24,11 @@ from casfs.threads import threads
 from casfs.threads.permission import PermissionRequest
 from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from casfs.trees import tree
+from engine.acp import permission_request
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script
 from tests.support.engine import ONE, alive, daemon, kill, steps, until
-from tests.support.helpers import put_tree
+from tests.support.helpers import put_tree, set_head
 from tests.support.new_store import init_store
 
 RM = {"toolCallId": "1", "title": "rm a", "kind": "execute", "rawInput": {"command": "rm a.txt"}}
@@ -271,6 +274,130 @@ def test_a_name_given_meanwhile_is_no_answer(store: Store, tmp_path: Path) -> No
     assert len(agent_pids(script)) == 1
 
 
+def test_two_answers_at_once(store: Store, tmp_path: Path) -> None:
+    """One is taken, the other is refused; the thread goes on."""
+    script = Script(tmp_path, [ASK, DONE])
+    refused: list[str] = []
+
+    def send() -> None:
+        try:
+            answer(store, id, "allow")
+        except CasfsError as error:
+            refused.append(str(error))
+
+    with daemon(store.root):
+        id = begin(store, script.config())
+        asked(store, id)
+        senders = [threading.Thread(target=send) for _ in range(4)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        done = ended(store, id)
+    assert done.status == ENDED, done.record["reason"]
+    assert len(refused) == 3
+    assert len(agent_pids(script)) == 1
+
+
+def test_an_answer_is_to_the_question_that_was_seen(store: Store, tmp_path: Path) -> None:
+    tools = [{"toolCallId": title, "title": title} for title in ("rm a", "rm b")]
+    script = Script(tmp_path, [{"at_once": tools}, DONE])
+    request = partial(daemon_socket.request, store.root, "resume", input="allow")
+    with daemon(store.root):
+        id = begin(store, script.config())
+        first = asked(store, id).record["question"]
+        request(id=id, question=first)
+        until(partial(has_answers, script, 1), "the next question")
+        asked(store, id)
+        with pytest.raises(Conflict, match="asks something else"):
+            request(id=id, question=first)
+        request(id=id, question=now(store, id).record["question"])
+        assert ended(store, id).status == ENDED
+
+
+def test_a_crash_between_two_questions_answers_none(store: Store, tmp_path: Path) -> None:
+    """What is kept of the second is written before the thread is suspended for it."""
+    script = Script(tmp_path, [ASK, ASK, DONE])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        asked(store, id)
+        answer(store, id, "allow")
+        until(partial(has_answers, script, 1), "the answer")
+        thread = asked(store, id)
+    # As it was a moment before the second question was asked.
+    first = store.put_node("content", {"text": "First?", "artifacts": []}).hash
+    allowed = store.put_node("content", {"text": "allow", "artifacts": []}).hash
+    moment = {"status": "running", "cause": None, "question": first, "answer": allowed}
+    set_head(store, thread.name, thread.hash, **{**thread.record, **moment})
+    with daemon(store.root):
+        until(lambda: now(store, id).record["question"] != first, "the question")
+        asked(store, id)
+        assert len(script.answers()) <= 2, "the second was not answered by the first's answer"
+
+
+def test_what_cannot_be_recorded_is_said(store: Store, tmp_path: Path) -> None:
+    settings(store, max_workspace=2000)
+    write = {"tool": {"id": "w", "write": "big", "output": "x" * 5000}}
+    script = Script(tmp_path, [write, ASK, ASK, DONE])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        done = ended(store, id)
+    assert (done.status, done.record["cause"]) == (SUSPENDED, "failure")
+    assert "more than 2000 bytes" in str(done.record["reason"])
+
+
+def test_a_pause_leaves_it_waiting(store: Store, tmp_path: Path) -> None:
+    script = Script(tmp_path, [ASK, DONE])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        asked(store, id)
+        with pytest.raises(Conflict, match="suspended already"):
+            daemon_socket.request(store.root, "suspend", id=id)
+        unknown = {"a": {"name": "nobody", "config": {}}}
+        with pytest.raises(NotFound):
+            daemon_socket.request(store.root, "resume", id=id, agents=unknown)
+        answer(store, id, "allow")
+        assert ended(store, id).status == ENDED
+    assert len(agent_pids(script)) == 1
+
+
+def test_what_it_did_and_spent_is_recorded(store: Store, tmp_path: Path) -> None:
+    usage = {"inputTokens": 10, "outputTokens": 20, "totalTokens": 30}
+    stop = {"stop": "end_turn", "usage": usage}
+    script = Script(tmp_path, [{"say": "Looked. "}, ASK, stop], [DONE, stop])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        thread = asked(store, id)
+        (turn,) = threads.turns(store, thread.intent)
+        payload = store.node(turn, "react-turn").payload
+        assert store.node(payload["output"]).payload["text"] == "Looked. ", "beside the question"
+        answer(store, id, "deny: ok")
+        done = ended(store, id)
+    assert done.record["spent"]["tokens"] == 60
+    assert script.answers()[-1]["result"]["outcome"]["optionId"] == "no", "a reason never allows"
+    assert script.prompts()[1] == "You asked: rm a\nAnswer: ok"
+    (step,) = steps(store, done)
+    turns = [store.node(hash).payload for hash in revisions.turns(store, step["detail"])]
+    said = [store.node(each["updates"]).payload["text"] for each in turns if "updates" in each]
+    assert any('"answer": "deny: ok"' in text for text in said), "who has permitted what"
+    assert done.record["question"] is None
+
+
+def test_an_agent_that_does_not_wait(store: Store, tmp_path: Path) -> None:
+    """It answers its prompt though its question is open."""
+    asks = {"method": "session/request_permission", "params": {"toolCall": RM, "options": []}}
+    script = Script(tmp_path, [{"raw": json.dumps({"jsonrpc": "2.0", "id": 99, **asks})}, DONE])
+    lines = json.loads(script.file.read_text())
+    lines["prompts"][0].insert(1, {"sleep": 1})
+    script.file.write_text(json.dumps(lines))
+    with daemon(store.root):
+        id = begin(store, script.config())
+        done = ended(store, id)
+        until(lambda: now(store, id).status == ENDED, "its end")
+        done = now(store, id)
+    assert steps(store, done)[0]["attempts"] == []
+
+
 # -- what is asked ------------------------------------------------------------------------
 
 
@@ -308,7 +435,55 @@ def test_an_edit_is_shown_in_its_file(store: Store, tmp_path: Path) -> None:
     assert request.command is None
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", '{"title": 1, "kind": "x"}', "no JSON", "null"])
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"command": ["bash", "-c", "ls | wc"]}, "$ ls | wc\nin ."),
+        ({"command": ["./evil.sh", "-c", "ls"]}, "$ ./evil.sh -c ls\nin ."),
+        ({"command": ["python3", "-c", "import os"]}, "$ python3 -c 'import os'\nin ."),
+        ({"command": "git", "args": ["push", "--force"]}, "$ git push --force\nin ."),
+        ({"command": "ls", "unsafe": True}, '$ ls\nin .\n\n{\n  "unsafe": true\n}'),
+        ({"command": "x" * 300_000}, "It is too long to be shown whole."),
+    ],
+)
+def test_nothing_of_a_command_is_hidden(given: dict[str, Any], shown: str) -> None:
+    request = permission_request.read({"rawInput": given}, "t", "execute", None, str)
+    assert request.subject.endswith(shown)
+    assert request.is_short == ("too long" not in shown)
+
+
+@pytest.mark.parametrize(
+    ("diff", "patch"),
+    [
+        ({"oldText": "\n", "newText": "# x\n"}, "@@ -1 +1 @@\n-\n+# x\n"),
+        ({"oldText": None, "newText": "one\nevil #\0"}, "+evil #\\0\n"),
+        ({"oldText": "two", "newText": "due"}, "-two\n+due\n"),
+        ({"oldText": "", "newText": "x" * 300_000}, "M a.txt (too large to show)\n"),
+    ],
+)
+def test_nothing_of_an_edit_is_hidden(tmp_path: Path, diff: dict[str, Any], patch: str) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n")
+    part = {"type": "diff", "path": str(tmp_path / "a.txt"), **diff}
+    request = permission_request.read({"content": [part]}, "t", "edit", tmp_path, str)
+    assert patch in request.patch
+
+
+def test_what_is_private_stays_out_of_a_question(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("# mine\nKEY=hunter2hunter2\nMODE=a\n")
+    part = {"type": "diff", "path": ".env", "oldText": "MODE=a", "newText": "MODE=b"}
+    request = permission_request.read({"content": [part]}, "t", "edit", tmp_path, str)
+    assert "mine" not in request.patch
+    assert "+MODE=b" in request.patch
+    long = {"type": "diff", "path": "a", "oldText": None, "newText": "x\n" * 99_999 + "secret\n"}
+    cut = permission_request.read(
+        {"content": [long]}, "t", "edit", tmp_path, lambda text: text.replace("secret", "***")
+    )
+    assert "secr" not in cut.patch
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "[" * 200_000, '{"title": 1, "kind": "x"}', "no JSON", "null"]
+)
 def test_what_another_agent_keeps_there_is_no_request(store: Store, text: str) -> None:
     other = store.put_node("content", {"text": text, "artifacts": []}).hash
     asks = store.put_node("content", {"text": "May I?", "artifacts": [other]}).hash
