@@ -121,7 +121,8 @@ def of_node(store: Store, node: StepNode, part: slice = ALL) -> StepRecord:
         record = _prompt(store, step["index"], prompt["turn"], prompt.get("id"))
     else:  # of a subagent: nothing was looked at when it was asked
         text = content_text(store, prompt["text"])
-        record = StepRecord(step["index"], text, None, step["startedAt"], None, ())
+        began_ms = step["startedAt"]
+        record = StepRecord(step["index"], text, None, reported_ms=began_ms, before=None, calls=())
     return _with_turns(store, record, turns, part)
 
 
@@ -150,7 +151,8 @@ def _prompt(store: Store, index: int, prompt: NodeHash, prompt_id: str | None) -
     turn = store.node(prompt, "react-turn").payload
     text = content_text(store, turn["input"])
     before = recorded_state.of_turn(store, prompt)
-    return StepRecord(index, text, prompt_id, turn.get("reportedAt", 0), before, ())
+    reported_ms = turn.get("reportedAt", 0)
+    return StepRecord(index, text, prompt_id, reported_ms=reported_ms, before=before, calls=())
 
 
 def _with_turns(

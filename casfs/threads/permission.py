@@ -18,7 +18,8 @@ ALLOW = "allow"
 ALWAYS = "allow always"
 DENY = "deny"
 DENIAL = "deny: "  # begins an answer that says why
-SHORT_LINES, SHORT_CHARS = 40, 4000  # of a subject that is read at one look
+SHORT_LINES = 40  # of a subject that is read at one look
+SHORT_CHARS = 4000
 HOW = (
     f"Answer `{ALLOW}`, `{ALWAYS}` (all of the kind `{{}}`, while this step is pending), `{DENY}`,"
     f" or a text: that denies it, and the agent reads it."

@@ -120,7 +120,14 @@ def is_recorded(store: Store, thread: Thread) -> bool:
 def show(call: Call, thread: Thread) -> Response:
     count = min(max(call.index("count", WINDOW), 1), MAX_WINDOW)
     part = NO_CALLS if call.query.get("fragment") == "about" else None
-    model = page(call.store, call.site.threads, thread, call.index("from") or None, count, part)
+    model = page(
+        call.store,
+        call.site.threads,
+        thread,
+        first=call.index("from") or None,
+        count=count,
+        part=part,
+    )
     return call.page("session.html", page=model, row=model.row, count=count)
 
 
@@ -132,7 +139,15 @@ def show_step(call: Call, thread: Thread, index: int) -> Response:
     part = slice(first, first + (1 if number else STEP_CALLS))
     if call.query.get("fragment") == "changes":
         part = NO_CALLS
-    model = page(store, call.site.threads, thread, index, 1, part, is_unfolded=number > 0)
+    model = page(
+        store,
+        call.site.threads,
+        thread,
+        first=index,
+        count=1,
+        part=part,
+        is_unfolded=number > 0,
+    )
     if index != model.first or not model.exchanges:
         raise NotFound(f"session {thread.id} has no prompt {index}; it has {model.total}")
     (exchange,) = model.exchanges
@@ -170,7 +185,7 @@ def page(
     first = max(total - count + 1, 1) if first is None else min(first, max(total, 1))
     last = min(first + count - 1, total)
     nodes = threads.steps_between(store, thread, first=first, last=min(last, done))
-    reader = _Reader(store, thread, table.children(thread.id), part, is_unfolded)
+    reader = _Reader(store, thread, table.children(thread.id), part=part, is_unfolded=is_unfolded)
     # From the newest on: that is what a person looks for, and what the calls are shown of.
     newest_first = [reader.pending()] if last > done else []
     newest_first += [reader.exchange(node) for node in reversed(nodes)]

@@ -68,7 +68,9 @@ async def run(services: RunServices, thread: Thread, env: Mapping[str, str]) -> 
     where it asks none, or not for a command, Refused without a sandbox, Failed."""
     store = services.store
     request = await blocking(partial(_asked_command, store, thread))
-    config = await blocking(partial(ThreadConfig, store, thread, env, services.extractor))
+    config = await blocking(
+        partial(ThreadConfig, store, thread, env=env, extractor=services.extractor)
+    )
     before = await blocking(partial(_state, store, thread))
     copy = thread_workspace(store, thread, services.workspaces, threads.new_id())
     agent = config.bound_agent(thread.intent["role"])
@@ -85,7 +87,7 @@ async def run(services: RunServices, thread: Thread, env: Mapping[str, str]) -> 
         # Values of ignored files, too: a command may print these, or write them elsewhere.
         config.follow_private_files(copy.path, before.tree)
         argv, clean = await sandbox.sandboxed_command(
-            line, copy.path, secrets.token_hex(16), env, settings
+            line, copy.path, run=secrets.token_hex(16), env=env, settings=settings
         )
         result, is_ended = await _result(argv, clean)
         after = await blocking(copy.record)
