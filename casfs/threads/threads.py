@@ -18,6 +18,7 @@ The head `threads/<ULID>` points to the newest of these. Its record holds the mu
     hint        for that step, a content node, while it is pending
     intent      the pending step, else null:
                   role, index, attempt, since
+                  waitedMs    of that time, in which the agent has waited for a person
                   pid, pidStart  of its process, once that runs, and when it started
                   turns       the newest of its turns
                   turnCount   how many there are

@@ -47,12 +47,14 @@ class AgentContextBuilder:
         self._workspace = loaded.workspace
         self._log = loaded.log
         self._loaded = loaded
+        self._messages: ReviewMessages | None = None
         self._recording = trio.Lock()  # tools and a question may come at once
 
     async def context(
         self, intent: Intent, prompt: Prompt, state: RecordedState | None
     ) -> AgentContext:
         """Returns the context of an attempt; `state`: what the step starts from."""
+        self._messages = None  # of the attempt before
         record = self._head.thread.record
         hash: str | None = record["answer"]
         answer = hash and await blocking(lambda: content.text(self._store, hash))
@@ -76,7 +78,7 @@ class AgentContextBuilder:
             answer=answer,
             ask=partial(self._ask_person, has_directory=state is not None),
             question=record["question"] if answer else None,
-            message=ReviewMessages(self._store, self._head).following,
+            message=self._following_message,
             keep=lambda hash: self._update_intent(kept=hash),
             kept=intent.get("kept"),
             attempts=(
@@ -91,6 +93,11 @@ class AgentContextBuilder:
 
     async def _ask_person(self, why: Waiting, *, has_directory: bool) -> str | None:
         return await ask_person(self._loaded, why, self._record_turn if has_directory else None)
+
+    async def _following_message(self) -> str:
+        # Made when it is first asked for: few agents do.
+        self._messages = self._messages or ReviewMessages(self._store, self._head)
+        return await self._messages.following()
 
     async def _record_turn(self) -> RecordedState:
         async with self._recording:

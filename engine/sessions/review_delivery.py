@@ -116,8 +116,8 @@ class ReviewDelivery:
         thread = await blocking(partial(threads.get, self._store, ThreadId(id)))
         if not await blocking(partial(self._can_hear, thread)):
             raise Refused(
-                f"only sessions of {' and '.join(HEARING)} here can be told, and a thread at whose"
-                " step an agent works that speaks ACP; copy the comments from `casfs review list`"
+                f"only sessions of {' and '.join(HEARING)} here can be told, and agents that speak"
+                " ACP while they work; copy the comments from `casfs review list`"
             )
         review = await blocking(partial(message.send, self._store, thread))
         self._wake.set()

@@ -117,4 +117,4 @@ def test_a_thread_of_a_workflow_cannot_be_told(cli: Cli, opened: Store) -> None:
     thread = make_thread(opened)
     cli("review", "add", "hello.txt", "Why?", "--of", thread.id)
     refused = cli.refused("review", "send", thread.id, code=4)
-    assert "only sessions of claude and codex here can be told; copy the comments" in refused
+    assert "agents that speak ACP while they work; copy the comments" in refused

@@ -1,11 +1,13 @@
 """Make the pictures of docs/pictures/ anew: `.venv/bin/python -m tests.web.pictures`.
 
-Threads of a small team run on a sample project, by a daemon, with agents that are shell scripts.
+Threads of a small team run on a sample project, by a daemon, with agents that are shell scripts; an
+attached agent works on it, and one that speaks ACP asks for permission.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import threads
 from engine.workflow import registry as workflows
+from tests.support.acp import Script
+from tests.support.attached_agent import AttachedAgent
 from tests.support.browser import PHONE, WIDE, Browser, browser
-from tests.support.engine import daemon, role, rule, shell, until, workflow
+from tests.support.engine import ONE, daemon, role, rule, shell, until, workflow
+from tests.support.following import OwnSessionDirectory
 from tests.support.helpers import put_tree
 from tests.support.web import serving
 
@@ -133,6 +138,9 @@ def main() -> None:
             lead = says("Released.", verdict="release")
             for task in ("Keep the order of equal dates.", "Read feeds that are compressed."):
                 comes_to("ended", start(task, lead=lead))
+            session = attached(store, Path(work) / "feeds")
+            asking = start_asking(store, Path(work))
+            comes_to("suspended", asking)
             slow = runs("echo 'Writing tests/test_feeds.py'; sleep 300")
             tasks = ("Feeds in Atom format.", "A limit for the size of a feed.")
             going = [start(task, coder=slow) for task in tasks]
@@ -146,11 +154,57 @@ def main() -> None:
                 save(page, "thread", 1000)
                 page.open(f"{web.origin}/compare?a={asks}@0&b={asks}&view=split")
                 save(page, "compare", 800)
+                page.open(f"{web.origin}/threads/{session}")
+                save(page, "session", 1100)
                 page.size(PHONE, 844)
-                page.open(f"{web.origin}/threads/{asks}/answer")
+                page.open(f"{web.origin}/threads/{asking}/answer")
                 save(page, "answer", 844, PHONE)
-            for id in going:
+            for id in (*going, asking):
                 daemon_socket.request(root, "cancel", id=id)
+
+
+def attached(store: Store, project: Path) -> str:
+    """The session of an agent that has mended the project for a prompt; returns its thread."""
+    dates = project / "feeds" / "dates.py"
+    dates.parent.mkdir(parents=True)
+    dates.write_bytes(PROJECT["feeds"]["dates.py"])
+    git = "git -c user.name=Ada -c user.email=ada@example.org"
+    begin = f"{git} init --quiet -b main && {git} add . && {git} commit --quiet -m 'Read dates'"
+    subprocess.run(begin, shell=True, cwd=project, check=True)
+    followed = OwnSessionDirectory(store, project, None)
+    agent = AttachedAgent(store, project, followed)
+    agent.prompt("The newest date of an empty list is a crash. Mend it, with a test.")
+    agent.call(lambda: None, "Read", "feeds/dates.py")
+    mended = (
+        "def newest(dates: list[datetime]) -> datetime | None:\n    return max(dates, default=None)"
+    )
+    before, _, _ = dates.read_text().partition("def newest")
+    agent.write("feeds/dates.py", f"{before}{mended}\n")
+    agent.call(lambda: None, command="python -m pytest -q", fault="Exit code 1\n1 failed in 0.02s")
+    agent.write("tests/test_dates.py", "def test_no_dates():\n    assert newest([]) is None\n")
+    commit = f"{git} add . && {git} commit --quiet -m 'newest: None for no dates'"
+    agent.call(lambda: subprocess.run(commit, shell=True, cwd=project), command="git commit -a")
+    agent.stop("`newest` is **None** for an empty list now, and a test says so.")
+    followed.close()
+    return agent.thread.id
+
+
+def start_asking(store: Store, folder: Path) -> str:
+    """A thread whose agent asks for permission; returns its id."""
+    given = {"command": "git push --force origin main"}
+    tool = {"toolCallId": "1", "title": "Push it", "kind": "execute", "rawInput": given}
+    script = Script(folder, [{"permission": {"tool": tool}}])
+    workflows.add(store, ONE)
+    agents = {"a": {"name": "acp", "config": script.config()}}
+    made = daemon_socket.request(
+        store.root,
+        "start",
+        workflow=ONE["name"],
+        input="Publish the mended parser.",
+        agents=agents,
+        workspace=put_tree(store, PROJECT),
+    )
+    return str(made["id"])
 
 
 def save(page: Browser, name: str, height: int, width: int = WIDE) -> None:

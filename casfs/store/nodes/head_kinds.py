@@ -78,6 +78,7 @@ INTENT = _object(
     {"role": {**_text(), "minLength": 1}, "index": _count(1)},
     attempt=_count(1),
     since=TIME,
+    waitedMs=_count(),
     run=_text(null=True),
     # Its process group is killed after a crash of the daemon: 0 and 1 would be no group of a step.
     pid=_count(2, null=True),
