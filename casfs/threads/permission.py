@@ -7,7 +7,7 @@ It is the first artifact of the question's content node, whose text says the sam
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 from casfs.errors import CasfsError
@@ -64,10 +64,6 @@ class PermissionRequest:
         """The whole question."""
         how = HOW.format(self.kind)
         return f"The agent asks for permission: {self.title}\n\n{self.subject}\n\n{how}\n"
-
-    @property
-    def fields(self) -> dict[str, object]:
-        return asdict(self)
 
     @classmethod
     def of_question(cls, store: Store, question: str | None) -> Self | None:

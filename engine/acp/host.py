@@ -6,13 +6,12 @@ workspace, and a command sees what `run_command` lets it see. All of it is recor
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import shlex
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -29,6 +28,7 @@ from engine.acp.tool_calls import READ, WRITE, FileRequest
 from engine.llm import sandbox
 from engine.llm.sandbox import Settings
 from engine.llm.tools import TOOLS, Toolbox
+from engine.llm.workspace_files import relative_path
 from engine.processes.subprocesses import end_process, open_process
 
 MAX_TERMINALS = 32
@@ -188,9 +188,9 @@ class Host:
 
     def _path(self, path: str) -> str:
         """Returns a path relative to the workspace. Raises Refused where it is not below it."""
-        for root in (self._workspace(), os.path.realpath(self._workspace())):
-            if PurePosixPath(path).is_relative_to(root):
-                return str(PurePosixPath(path).relative_to(root))
+        relative = relative_path(self._workspace(), path)
+        if relative is not None:
+            return relative
         if path.startswith("/"):
             raise Refused(f"{path!r}: only paths below the workspace")
         return path

@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 from casfs.errors import CasfsError
 from casfs.threads.permission import PermissionRequest
 from casfs.trees.diff import unified_diff
+from engine.llm import workspace_files
 from engine.llm.workspace_files import WorkspaceFiles
 
 EXECUTE = "execute"
@@ -39,34 +40,30 @@ def read(
     workspace has beside it."""
     members = _members(call)
     patches = list(_patches(call.get("content"), workspace))
-    shown = {text for part in _diffs(call.get("content")) for text in part.values()}
-    command = _command(members) if kind == EXECUTE else None
-    if command is not None:
-        shown |= {*COMMAND_NAMES, ARGUMENTS, *DIRECTORY_NAMES}
+    # What the patch shows stands often among the arguments, too.
+    texts_of_diffs = {text for part in _diffs(call.get("content")) for text in part.values()}
     left = {
         name: member
         for name, member in members.items()
-        if not (command is not None and name in shown) and not _is_in(member, shown)
+        if not (isinstance(member, str) and member in texts_of_diffs)
     }
-    arguments = json.dumps(left, ensure_ascii=False, indent=2) if left else ""
+    # Each takes what it shows out of `left`.
+    command = _command(left) if kind == EXECUTE else None
+    directory = "." if command is None else _directory(left, workspace)
     if not patches and command is None and not left:
-        known = {name: value for name, value in call.items() if value is not None}
-        arguments = json.dumps(known, ensure_ascii=False, indent=2)
+        left = {name: value for name, value in call.items() if value is not None}
+    arguments = json.dumps(left, ensure_ascii=False, indent=2) if left else ""
     patch = redact(b"".join(patches).decode(errors="replace"))  # before anything is cut
     texts = [patch, arguments, command or ""]
     return PermissionRequest(
         title,
         kind,
         command=None if command is None else command[:MAX_CHARS],
-        directory=_directory(members, workspace)[:MAX_CHARS],
+        directory=directory[:MAX_CHARS],
         patch=patch[:MAX_CHARS],
         arguments=arguments[:MAX_CHARS],
         is_cut=any(len(text) > MAX_CHARS for text in texts),
     )
-
-
-def _is_in(member: Any, shown: set[Any]) -> bool:
-    return isinstance(member, str) and member in shown
 
 
 def _members(call: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -75,15 +72,20 @@ def _members(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return members if isinstance(members, Mapping) else {}
 
 
-def _command(members: Mapping[str, Any]) -> str | None:
-    """Returns the command that a call would run; None where that stands in its title alone, perhaps
-    beside other words."""
+def _command(members: dict[str, Any]) -> str | None:
+    """Takes the command that a call would run out of its arguments; None where it stands in its
+    title alone, perhaps beside other words."""
     for name in COMMAND_NAMES:
         command = members.get(name)
-        arguments = members.get(ARGUMENTS)
         if isinstance(command, str) and command.strip():
-            return shlex.join([command, *arguments]) if _are_texts(arguments) else command
+            del members[name]
+            arguments = members.get(ARGUMENTS)
+            if not _are_texts(arguments):
+                return command
+            del members[ARGUMENTS]
+            return shlex.join([command, *arguments])
         if _are_texts(command) and command:
+            del members[name]
             is_line = len(command) == 3 and command[1] in SHELL_ENDS and SHELL.match(command[0])
             return str(command[2]) if is_line else shlex.join(command)
     return None
@@ -97,18 +99,17 @@ def _are_texts(values: Any) -> TypeGuard[Sequence[str]]:
     )
 
 
-def _directory(members: Mapping[str, Any], workspace: Path | None) -> str:
+def _directory(members: dict[str, Any], workspace: Path | None) -> str:
     for name in DIRECTORY_NAMES:
         if isinstance(path := members.get(name), str) and path:
-            return _relative(path, workspace)
+            del members[name]
+            return _shown_path(path, workspace)
     return "."
 
 
-def _relative(path: str, workspace: Path | None) -> str:
-    for root in () if workspace is None else (workspace, Path(os.path.realpath(workspace))):
-        if Path(path).is_relative_to(root):
-            return str(Path(path).relative_to(root))
-    return path
+def _shown_path(path: str, workspace: Path | None) -> str:
+    relative = None if workspace is None else workspace_files.relative_path(workspace, path)
+    return relative if relative is not None else path
 
 
 def _diffs(parts: Any) -> Iterator[dict[str, str]]:
@@ -124,7 +125,7 @@ def _patches(parts: Any, workspace: Path | None) -> Iterator[bytes]:
     """Yields the patch of each diff of a call. Several of one file build on each other."""
     contents: dict[str, bytes | None] = {}
     for part in _diffs(parts):
-        path = _relative(part["path"], workspace)
+        path = _shown_path(part["path"], workspace)
         if path not in contents:
             contents[path] = _content(path, workspace)
         before, after = (_shown(part.get(name)) for name in ("oldText", "newText"))

@@ -173,7 +173,7 @@ class Permissions:
         request = permission_request.read(
             about, title, kind, workspace=context.workspace, redact=context.secrets.redact
         )
-        stored = content.put(context.store, json.dumps(request.fields, ensure_ascii=False))
+        stored = content.put(context.store, json.dumps(asdict(request), ensure_ascii=False))
         hash = content.put(context.store, request.text, [stored])
         line = f"{context.role}: may it do this? {title}"
         return Waiting(HUMAN, line, hash, keeps_workspace=True)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from casfs.errors import Failed, Invalid, NotFound, Refused
 from casfs.system.files import closing_fd
@@ -37,6 +37,15 @@ class Entry:
     name: str
     kind: str
     size: int
+
+
+def relative_path(workspace: Path, path: str) -> str | None:
+    """Returns an absolute path relative to the workspace, by its own or its real path; None for one
+    that is not below it."""
+    for root in (workspace, os.path.realpath(workspace)):
+        if PurePosixPath(path).is_relative_to(root):
+            return str(PurePosixPath(path).relative_to(root))
+    return None
 
 
 class WorkspaceFiles:

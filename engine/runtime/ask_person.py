@@ -44,7 +44,7 @@ async def ask_person(loaded: LoadedThread, why: Waiting, record: Record | None) 
     suspended = Suspension(str(why), why.cause, question=why.question, state=state)
     await head.move(lambda current: suspension.suspend(loaded.store, current, suspended))
     loaded.log(SUSPENDED, thread=head.thread.id, cause=why.cause, reason=str(why))
-    question = OpenQuestion()
+    question = OpenQuestion(why.question)
     head.set_question(question)
     try:
         answer = await question.answer(seconds)

@@ -105,8 +105,10 @@ class DaemonApi:
         """`members`: of ResumeRequest."""
         request = ResumeRequest(**members)
         await blocking(partial(self._requests.check_question, request))
-        if request.answers_only and await self._supervisor.answer(request.id, request.input or ""):
-            return {"id": request.id}
+        if request.answers_only:
+            answer = request.input or ""
+            if await self._supervisor.answer(request.id, answer, request.question):
+                return {"id": request.id}
         if request.agents or request.every:
             await blocking(partial(self._requests.check_replacements, request))
             await self._supervisor.end_waiting(request.id)

@@ -6,9 +6,11 @@ import trio
 
 
 class OpenQuestion:
-    """Belongs to one trio loop. `is_withdrawn`: its agent does not wait any more."""
+    """Belongs to one trio loop. `hash`: of its content node; `is_withdrawn`: its agent does not
+    wait any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, hash: str | None) -> None:
+        self.hash = hash
         self.is_withdrawn = False
         self._is_over = False  # no answer is taken any more
         self._answer: str | None = None

@@ -26,7 +26,6 @@ from casfs.threads.permission import PermissionRequest
 from casfs.threads.threads import SUSPENDED, Thread
 from casfs.trees import tree
 from casfs.trees.diff import unified_diff
-from casfs.trees.recorded_state import RecordedState
 from engine.agents.react import sandbox_settings
 from engine.blocking import blocking
 from engine.llm import sandbox
@@ -66,46 +65,73 @@ class Preview:
 async def run(services: RunServices, thread: Thread, env: Mapping[str, str]) -> Preview:
     """Runs the command that a thread asks permission for. `env`: of its agents. Raises Conflict
     where it asks none, or not for a command, Refused without a sandbox, Failed."""
-    store = services.store
-    request = await blocking(partial(_asked_command, store, thread))
-    config = await blocking(
-        partial(ThreadConfig, store, thread, env=env, extractor=services.extractor)
-    )
-    before = await blocking(partial(_state, store, thread))
-    copy = thread_workspace(store, thread, services.workspaces, threads.new_id())
-    agent = config.bound_agent(thread.intent["role"])
-    settings = replace(
-        sandbox_settings(agent["config"]),
-        network=False,
-        allow_shell=False,
-        shown_at=thread_workspace(store, thread, services.workspaces).path,
-    )
-    limit = f"ulimit -f {MAX_FILE_BLOCKS} || exit 126"
-    line = f"{limit}\ncd -- {shlex.quote(request.directory)} || exit 126\n{request.command}"
+    trial = await blocking(partial(_Trial, services, thread, env))
     try:
-        await blocking(partial(copy.reset, before))
-        # Values of ignored files, too: a command may print these, or write them elsewhere.
-        config.follow_private_files(copy.path, before.tree)
+        await blocking(trial.prepare)
         argv, clean = await sandbox.sandboxed_command(
-            line, copy.path, run=secrets.token_hex(16), env=env, settings=settings
+            trial.line, trial.copy.path, secrets.token_hex(16), env=env, settings=trial.settings
         )
         result, is_ended = await _result(argv, clean)
-        after = await blocking(copy.record)
+        return await blocking(partial(trial.preview, result, is_ended=is_ended))
     finally:
         with trio.CancelScope(shield=True):
-            await blocking(copy.remove)
-    notes = [CONFINED, *([IGNORED] if copy.ignored.paths else ()), *(() if is_ended else [UNENDED])]
-    printed = b"\n".join(filter(None, (result.stdout, result.stderr))).decode(errors="replace")
-    changes = await blocking(partial(_changes, store, before, after))
-    return Preview(
-        result.exit_code if is_ended else None,
-        result.duration_ms,
-        output=truncate(config.secrets.redact(printed), MAX_OUTPUT_CHARS),
-        patch=config.secrets.redact(changes.patch),
-        local=changes.local,
-        repositories=changes.repositories,
-        notes=notes,
-    )
+            await blocking(trial.copy.remove)
+
+
+class _Trial:
+    """A command with the copy in which it runs. In a worker thread: all of it reads the store."""
+
+    def __init__(self, services: RunServices, thread: Thread, env: Mapping[str, str]) -> None:
+        store = services.store
+        request = _asked_command(store, thread)
+        self._store = store
+        self._config = ThreadConfig(store, thread, env=env, extractor=services.extractor)
+        # As it was recorded when the agent asked.
+        known = pending_state(thread.intent)
+        self._before = known or revisions.step_state(store, thread, None)
+        self.copy = thread_workspace(store, thread, services.workspaces, threads.new_id())
+        agent = self._config.bound_agent(thread.intent["role"])
+        self.settings = replace(
+            sandbox_settings(agent["config"]),
+            network=False,
+            allow_shell=False,
+            shown_at=thread_workspace(store, thread, services.workspaces).path,
+        )
+        limit = f"ulimit -f {MAX_FILE_BLOCKS} || exit 126"
+        directory = shlex.quote(request.directory)
+        self.line = f"{limit}\ncd -- {directory} || exit 126\n{request.command}"
+
+    def prepare(self) -> None:
+        self.copy.reset(self._before)
+        # Values of ignored files, too: a command may print these, or write them elsewhere.
+        self._config.follow_private_files(self.copy.path, self._before.tree)
+
+    def preview(self, result: ProcessResult, *, is_ended: bool) -> Preview:
+        store = self._store
+        before = self._before
+        after = self.copy.record()
+        redact = self._config.secrets.redact
+        streams = filter(None, (result.stdout, result.stderr))
+        printed = b"\n".join(streams).decode(errors="replace")
+        patch = unified_diff.patch(store, before.tree, after.tree, MAX_PATCH_BYTES)
+        of_work = {
+            printable(change.path) for change in tree.changes(store, before.tree, after.tree)
+        }
+        local, repositories = points.changed(store, before.full, after.full, foreign=of_work)
+        notes = [CONFINED]
+        if self.copy.ignored.paths:
+            notes.append(IGNORED)
+        if not is_ended:
+            notes.append(UNENDED)
+        return Preview(
+            result.exit_code if is_ended else None,
+            result.duration_ms,
+            output=truncate(redact(printed), MAX_OUTPUT_CHARS),
+            patch=redact(patch.decode(errors="backslashreplace")),
+            local=local,
+            repositories=repositories,
+            notes=notes,
+        )
 
 
 def _asked_command(store: Store, thread: Thread) -> PermissionRequest:
@@ -123,17 +149,11 @@ def _asked_command(store: Store, thread: Thread) -> PermissionRequest:
     return request
 
 
-def _state(store: Store, thread: Thread) -> RecordedState:
-    """Returns the files as they are where the agent asks. Raises NotFound."""
-    known = pending_state(thread.intent)
-    return known or revisions.step_state(store, thread, None)
-
-
 async def _result(argv: Sequence[str], env: Mapping[str, str]) -> tuple[ProcessResult, bool]:
     """Returns what a command has printed, and whether it has ended by itself."""
 
     async def ignore(pid: int) -> None:
-        """Its process is in nobody's record: it ends with the sandbox."""
+        """Its process id is not recorded: it ends with the sandbox."""
 
     try:
         result = await subprocesses.run(
@@ -144,19 +164,3 @@ async def _result(argv: Sequence[str], env: Mapping[str, str]) -> tuple[ProcessR
     except OutputTooLarge as error:
         return ProcessResult(0, b"", stderr=str(error).encode(), duration_ms=0), False
     return result, True
-
-
-@dataclass(frozen=True)
-class _Changes:
-    patch: str
-    local: Sequence[str]
-    repositories: Sequence[str]
-
-
-def _changes(store: Store, before: RecordedState, after: RecordedState) -> _Changes:
-    patch = unified_diff.patch(store, before.tree, after.tree, MAX_PATCH_BYTES)
-    of_work = {change.path for change in tree.changes(store, before.tree, after.tree)}
-    paths, words = points.changed(
-        store, before.full, after.full, foreign={printable(path) for path in of_work}
-    )
-    return _Changes(patch.decode(errors="backslashreplace"), paths, words)

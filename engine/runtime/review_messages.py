@@ -29,17 +29,17 @@ class ReviewMessages:
     def __init__(self, store: Store, head: ThreadHead) -> None:
         self._store = store
         self._head = head
-        self._answered: set[int] = set()  # rounds that this attempt was given
+        # The agent has answered all of them when it asks for more.
+        self._offered_rounds: set[int] = set()
 
     async def following(self) -> str:
         """Returns the next message; empty where none waits. The one before was answered."""
-        thread = self._head.thread
-        if self._store.heads.get(comments.head_name(thread.id)) is None:
-            return ""
-        return await blocking(lambda: self._following(thread))
+        return await blocking(lambda: self._following(self._head.thread))
 
     def _following(self, thread: Thread) -> str:
-        offered: list[NodeHash] = []
+        if self._store.heads.get(comments.head_name(thread.id)) is None:
+            return ""
+        offered: dict[int, NodeHash] = {}
 
         def make(review: Review, batch: Batch) -> Review:
             offered.clear()
@@ -47,18 +47,19 @@ class ReviewMessages:
             for number in review.waiting:
                 sent = review.rounds[number - 1]
                 mark = message.mark(thread.id, number)
-                if number in self._answered or any(mark in prompt for prompt in prompts):
+                if number in self._offered_rounds or any(mark in prompt for prompt in prompts):
                     heard = replace(sent, state=HEARD, heard_at=now_ms())
                     review = review.with_round(number, heard)
                 elif not offered:
-                    offered.append(sent.message)
-                    self._answered.add(number)
+                    offered[number] = sent.message
                     changed = replace(sent, way=PROMPT, offered_at=now_ms())
                     review = review.with_round(number, changed)
             return review
 
         comments.change(self._store, thread.id, make)
-        return content_text(self._store, offered[0]) if offered else ""
+        # Not in `make`, which is called again where somebody else has changed the review.
+        self._offered_rounds |= offered.keys()
+        return "".join(content_text(self._store, hash) for hash in offered.values())
 
     def _prompts(self, thread: Thread) -> list[str]:
         """Returns what the agent was given in earlier attempts at the step."""

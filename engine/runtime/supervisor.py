@@ -41,6 +41,8 @@ from engine.threads import suspension
 from engine.threads.call_stack import is_awaited
 from engine.threads.suspension import Suspension
 
+ANOTHER_QUESTION = "thread {} asks something else by now; look again"
+
 
 @dataclass(eq=False)
 class Task:
@@ -246,11 +248,15 @@ class Supervisor:
         head = self._store.heads.get(name)
         return head is not None and self._will_go_on(threads.of_head(name, head))
 
-    async def answer(self, id: ThreadId, answer: str) -> bool:
+    async def answer(self, id: ThreadId, answer: str, hash: str | None) -> bool:
         """Gives an answer to the agent that waits for it; returns whether it has taken it. One that
-        does not wait any more has ended then."""
+        does not wait any more has ended then. `hash`: of the question that was shown, None for any.
+        Raises Conflict where the agent asks another one."""
         task = self._tasks.get(id)
         question = task.head.question if task and task.head else None
+        # Here, and not before: nothing comes between this and the answer.
+        if question is not None and hash not in (None, question.hash):
+            raise Conflict(ANOTHER_QUESTION.format(id))
         if question is not None and await question.give(answer):
             return True
         await self.end_waiting(id)

@@ -22,7 +22,7 @@ from casfs.threads.threads import RUNNING, SUSPENDED, Thread, ThreadId
 from casfs.trees.recorded_state import RecordedState
 from engine import content
 from engine.agents.loader import TURN_TREES
-from engine.runtime.supervisor import Supervisor
+from engine.runtime.supervisor import ANOTHER_QUESTION, Supervisor
 from engine.runtime.thread_config import redacting_store, variable_names
 from engine.secrets import definitions
 from engine.threads import agent_binding, forking, lifecycle, role_agents, suspension
@@ -223,7 +223,7 @@ class ThreadRequests:
             return
         thread = threads.get(self._store, request.id)
         if thread.status == SUSPENDED and thread.record["question"] != request.question:
-            raise Conflict(f"thread {request.id} asks something else by now; look again")
+            raise Conflict(ANOTHER_QUESTION.format(request.id))
 
     def check_replacements(self, request: ResumeRequest) -> None:
         """Raises as `resume` for agents that cannot play."""

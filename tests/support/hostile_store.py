@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
@@ -210,7 +210,7 @@ async def _build(store: Store, folder: Path, url: str, session: Thread) -> Site:
     for child in calls.record["children"]:
         await carry_on(store, threads.get(store, child))
     request = PermissionRequest(PAYLOADS[5], PAYLOADS[6], ALL, PAYLOADS[7], PATCH, arguments=ALL)
-    stored = store.put_node("content", {"text": json.dumps(request.fields), "artifacts": []}).hash
+    stored = store.put_node("content", {"text": json.dumps(asdict(request)), "artifacts": []}).hash
     question = store.put_node("content", {"text": request.text, "artifacts": [stored]}).hash
     permission = begin()
     set_head(store, permission.name, asks.hash, **{**asks.record, "question": question})

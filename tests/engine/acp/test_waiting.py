@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from casfs.checkpoints import revisions
 from casfs.errors import CasfsError, Conflict, NotFound, Refused
@@ -25,6 +26,8 @@ from casfs.threads.permission import PermissionRequest
 from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from casfs.trees import tree
 from engine.acp import permission_request
+from engine.runtime.review_messages import ReviewMessages
+from engine.runtime.thread_head import ThreadHead
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script
 from tests.support.engine import ONE, alive, daemon, kill, steps, until
@@ -443,6 +446,9 @@ def test_an_edit_is_shown_in_its_file(store: Store, tmp_path: Path) -> None:
         ({"command": ["python3", "-c", "import os"]}, "$ python3 -c 'import os'\nin ."),
         ({"command": "git", "args": ["push", "--force"]}, "$ git push --force\nin ."),
         ({"command": "ls", "unsafe": True}, '$ ls\nin .\n\n{\n  "unsafe": true\n}'),
+        ({"command": "ls", "mode": "args"}, '$ ls\nin .\n\n{\n  "mode": "args"\n}'),
+        ({"command": "ls", "cmd": "rm"}, '$ ls\nin .\n\n{\n  "cmd": "rm"\n}'),
+        ({"command": "ls", "cwd": "a", "workdir": "b"}, '$ ls\nin a\n\n{\n  "workdir": "b"\n}'),
         ({"command": "x" * 300_000}, "It is too long to be shown whole."),
     ],
 )
@@ -644,6 +650,33 @@ def test_an_agent_that_dies_over_a_comment_gets_it_anew(
     assert ("What you had done" in second) == bool(says)
     assert "Why this one?" in second
     assert heard(store, id) == [HEARD]
+
+
+def test_a_review_that_changes_meanwhile_is_told_all_the_same(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another reviewer is faster: what is offered is decided once more."""
+    change = comments.change
+
+    def twice(store: Store, id: Any, make: Any) -> Any:
+        def again(review: Any, batch: Any) -> Any:
+            make(review, batch)
+            return make(review, batch)
+
+        return change(store, id, again)
+
+    script = Script(tmp_path, [ASK, DONE])
+    with daemon(store.root):
+        id = begin(store, script.config())
+        asked(store, id)
+        comment(store, id, "Why this one?")
+        monkeypatch.setattr(comments, "change", twice)
+        messages = ReviewMessages(store, ThreadHead(now(store, id)))
+        text = trio.run(messages.following)
+        assert "Why this one?" in text
+        assert heard(store, id) == [SENT]
+        assert trio.run(messages.following) == ""
+        assert heard(store, id) == [HEARD]
 
 
 def test_what_cannot_hear_is_told_nothing(store: Store, tmp_path: Path) -> None:
