@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import unescape
 from pathlib import Path
 
@@ -13,9 +13,13 @@ import pytest
 from casfs.backend.protocols import Head, HeadName
 from casfs.maintenance import gc
 from casfs.maintenance.gc import Limits
+from casfs.sessions import points, session_steps
+from casfs.sessions.session_steps import CallRecord, StepRecord
 from casfs.store.store import Store
+from casfs.threads import sessions
 from casfs.web import session, session_calls
 from casfs.web.session import MAX_CALLS
+from casfs.web.session_calls import CallView
 from casfs.web.thread_table import ThreadTable
 from tests.engine.sessions.test_subagents import Session as SessionWithSubagents
 from tests.engine.sessions.test_transcripts import append, prompt, says
@@ -177,8 +181,10 @@ def test_only_so_many_calls_are_read(agent: AttachedAgent, monkeypatch: pytest.M
     read: list[int] = []
     of_step = session_calls.of_step
 
-    def counting(*arguments: object) -> Iterator[object]:
-        for call in of_step(*arguments):  # type: ignore[arg-type]
+    def counting(
+        store: Store, step: StepRecord, about: Mapping[str, str], is_unfolded: bool
+    ) -> Iterator[CallView]:
+        for call in of_step(store, step, about, is_unfolded):
             read.append(call.number)
             yield call
 
@@ -235,3 +241,38 @@ def test_a_subagent(web: Web, disk_store: Store, tmp_path: Path) -> None:
     assert "Nothing there." in visible(page)
     assert "called by" in visible(page)
     assert "rewind" not in page
+
+
+def test_a_read_is_of_the_version_that_it_saw(web: Web, agent: AttachedAgent) -> None:
+    """Also where only a part of the calls is shown."""
+    agent.write("a.py", "three\n")
+    agent.call(nothing, "Read", "a.py")
+    html = web.get(f"/threads/{agent.thread.id}/steps/2").text
+    (seen,) = re.findall(r'href="/nodes/([0-9a-f]{64})\?name=a.py"', html)
+    assert agent.store.get(seen) == b"three\n"
+    alone = session_steps.pending_step(agent.store, agent.thread, slice(2, 3))
+    assert alone is not None
+    about = sessions.about(agent.store, agent.thread)
+    (view,) = session_calls.of_step(agent.store, alone, about)
+    assert view.read is not None
+    assert view.read.hash == seen
+    assert agent.steps()[1].calls[2].turn == view.turn
+
+
+def test_a_call_is_known_by_its_turn(web: Web, agent: AttachedAgent) -> None:
+    """Its number changes while others run."""
+    for id in ("first", "second"):
+        agent.begin(id)
+    before = article(web.get(f"/threads/{agent.thread.id}").text, 2)
+    agent.end("second")
+    after = article(web.get(f"/threads/{agent.thread.id}").text, 2)
+    ids = [re.findall(r'id="call-([0-9a-f]{16})"', html) for html in (before, after)]
+    assert ids[0][1] in ids[1], "the one that runs still"
+    assert ids[0][2] not in ids[1], "the one that has ended is another one"
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "no JSON", "[1]", '{"a": 1}', "null"])
+def test_arguments_and_lists_in_another_form(text: str) -> None:
+    call = CallRecord(1, 1, "x", "Bash", text, "completed", 0, before=None, after=None)
+    assert isinstance(points.arguments(call), dict)
+    assert session_steps._reasons(text) == {}
