@@ -9,15 +9,18 @@ import time
 from functools import reduce
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import click
 
+from casfs.checkpoints import revisions
 from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store
 from casfs.cli.json_values import moment
 from casfs.cli.lazy_group import LazyGroup
 from casfs.cli.output import echo_line, echo_result, json_option
 from casfs.cli.table import Cell, echo_table
+from casfs.cli.worktree import common
 from casfs.errors import CasfsError, Conflict, Failed, Usage
 from casfs.review import anchors, comments, patch, subject
 from casfs.review.comments import HEARD, HELD, Comment, Review
@@ -27,6 +30,7 @@ from casfs.system import daemon_socket
 from casfs.system.paths import printable
 from casfs.threads import lookup, sessions
 from casfs.threads.threads import Thread
+from casfs.worktrees import worktree
 
 DEFAULT = "open"
 WAIT_S = 3.0  # until `send` says what became of it
@@ -46,7 +50,8 @@ class ReviewGroup(LazyGroup):
 
 
 def session_argument(command: Any) -> Any:
-    return click.argument("session", required=False, metavar="[SESSION|THREAD|DIR]")(command)
+    metavar = "[SESSION|THREAD|WORKTREE|DIR]"
+    return click.argument("session", required=False, metavar=metavar)(command)
 
 
 def since_option(command: Any) -> Any:
@@ -62,8 +67,8 @@ def review(ctx: click.Context) -> None:
     """Review what an agent has changed: comment on lines, and the agent hears it.
 
     Without a command it opens the page of the session that was active last here; SESSION, THREAD
-    or a DIR that an agent works in says another. A comment stays with its lines when the agent
-    goes on.
+    or a WORKTREE or DIR that an agent works in says another. A comment stays with its lines when
+    the agent goes on.
 
     \b
     casfs review
@@ -74,18 +79,26 @@ def review(ctx: click.Context) -> None:
 
 
 @review.command(DEFAULT)
-@session_argument
+@click.argument("session", required=False, metavar="[SESSION|THREAD|WORKTREE|DIR|REV..REV]")
 def open_(session: str | None = None) -> None:
-    """Open the page of a review in the browser; serves it until it is interrupted.
+    """Open the page of a review in the browser; serves it until it is interrupted. Of REV..REV it
+    shows what differs; no agent is there to hear a comment.
 
     \b
     casfs review open
+    casfs review open demo@1..demo@2
     """
     from casfs.cli.web import serve_page
 
+    old, is_range, new = (session or "").partition("..")
     with open_store() as store:
-        thread = reviewed_thread(store, session)
-    serve_page(f"/threads/{thread.id}/review")
+        if is_range and old and new and not Path(session or "").is_dir():
+            for text in (old, new):
+                revisions.resolve_tree(store, text)  # raises where there is no such state
+            page = f"/compare?{urlencode({'a': old, 'b': new, 'view': 'unified'})}"
+        else:
+            page = f"/threads/{reviewed_thread(store, session).id}/review"
+    serve_page(page)
 
 
 @review.command()
@@ -122,7 +135,12 @@ def edit(session: str | None, since: int) -> None:
 @review.command()
 @click.argument("file", metavar="FILE[:LINE[-LINE]]")
 @click.argument("text")
-@click.option("--of", "session", metavar="SESSION|THREAD|DIR", help="Default: the one active last.")
+@click.option(
+    "--of",
+    "session",
+    metavar="SESSION|THREAD|WORKTREE|DIR",
+    help="Default: the one active last.",
+)
 @click.option("--suggest", metavar="TEXT", help="What is to stand in place of the lines.")
 @click.option("--old", "is_old", is_flag=True, help="The lines are those before the changes.")
 @json_option
@@ -263,7 +281,10 @@ def reviewed_thread(store: Store, session: str | None) -> Thread:
     if session is None or Path(session).is_dir():
         return find_session.latest_in(store, Path(session or ".").absolute())
     if ".." in session:
-        raise Usage("two states have no agent to hear it; `casfs diff A B` shows what differs")
+        raise Usage("two states have no agent to hear it; `casfs review A..B` shows what differs")
+    listed = worktree.listing(store, common.current_project(store))
+    if path := next((each.path for each in listed if each.name == session), None):
+        return find_session.latest_in(store, path)
     try:
         return find_session.named(store, session)
     except Conflict:  # casfs has run it

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
@@ -169,6 +170,16 @@ def remove(review: Review, number: int) -> Review:
     """Returns a review without a draft. Raises NotFound, Refused."""
     draft = _draft(review, number)
     return replace(review, comments=tuple(old for old in review.comments if old != draft))
+
+
+def move_drafts(store: Store, source: ThreadId, target: ThreadId) -> None:
+    """Has the drafts of one thread be those of another, which goes on in its stead."""
+    review = load(store, source)
+    if not (drafts := review.drafts):
+        return
+    change(store, target, lambda old, _: reduce(add, drafts, old))
+    numbers = [draft.number for draft in drafts]
+    change(store, source, lambda old, _: reduce(remove, numbers, old))
 
 
 def handle(review: Review, number: int, answer: str) -> Review:

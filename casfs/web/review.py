@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
@@ -22,12 +23,14 @@ from casfs.sessions.session_steps import CallRecord, StepRecord
 from casfs.store.nodes.directory import Entry, File, Symlink
 from casfs.store.store import Store
 from casfs.threads import lookup, sessions, threads
+from casfs.threads.threads import Thread
 from casfs.trees.tree import Change
 from casfs.web import compare
 from casfs.web.actions import ask
 from casfs.web.compare import REMOVED, Diff, FileChange, Line
 from casfs.web.site import Call, is_number
 from casfs.web.thread_table import row_of
+from casfs.worktrees import worktree
 
 MAX_FILES = 2000
 # Of all files that the page itself has; the lines of others are fetched when they are unfolded.
@@ -91,6 +94,15 @@ class ReviewedFile:
         return [remark for line in hidden for remark in self.remarks[line]]
 
 
+def _apply_command(store: Store, thread: Thread) -> str | None:
+    """Returns the command that brings what is reviewed to where a person works; None where the
+    agent worked there."""
+    if not sessions.is_session(thread):
+        return f"casfs thread apply {thread.id[-8:]} DIRECTORY"
+    listed = worktree.at(store, Path(sessions.about(store, thread)["directory"]))
+    return None if listed is None else f"casfs worktree apply {listed.name}"
+
+
 def show(call: Call) -> Response:
     """The page; `?fragment=file&path=`: the lines of one file."""
     thread = lookup.find(call.store, call.path["id"])
@@ -127,6 +139,7 @@ def show(call: Call) -> Response:
         "review.html",
         steps=length,
         rewinds_to=since + 1 if can_rewind else None,
+        apply_command=_apply_command(call.store, thread),
         files=files,
         is_cut=is_cut,
         every=[remark for of_file in remarks.values() for remark in of_file],

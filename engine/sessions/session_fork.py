@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.backend.protocols import Head
+from casfs.review import comments
 from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import sessions, threads
@@ -17,7 +18,8 @@ from engine.threads import lifecycle, record
 
 def fork(store: Store, thread: Thread, point: Point, id: str, transcript: Path | None) -> Thread:
     """Stores the thread of the session `id`, which begins with what `thread` holds before a point:
-    its steps, and the calls of a step that is cut. Raises NotFound, Conflict."""
+    its steps, and the calls of a step that is cut. Comments that were not sent are of that one from
+    now on. Raises NotFound, Conflict."""
     done = point.step - 1
     start = thread.record["start"]
     newest = threads.step_at(store, thread, done).hash if done else start
@@ -46,6 +48,7 @@ def fork(store: Store, thread: Thread, point: Point, id: str, transcript: Path |
     with store.batch() as batch:
         batch.swap(forked.name, None, forked.head)
         batch.swap(key_name, store.heads.get(key_name), Head(start, {"thread": forked.id}))
+    comments.move_drafts(store, thread.id, forked.id)
     return forked
 
 

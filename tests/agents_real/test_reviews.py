@@ -13,13 +13,16 @@ from casfs.digest import TreeHash
 from casfs.review import comments, message
 from casfs.review.comments import HEARD, SENT, Comment, Review
 from casfs.sessions import session_steps
+from casfs.sessions.session_steps import CallRecord
 from casfs.system import daemon_socket
 from casfs.threads import sessions
-from tests.support import terminal_agent
+from tests.support import programs, terminal_agent
 from tests.support.agent_model import Model, script
 from tests.support.attached_program import Attached
+from tests.support.browser import browser
 from tests.support.engine import until
 from tests.support.terminal_agent import TerminalAgent
+from tests.support.web import serving
 
 pytestmark = pytest.mark.agents
 HEARING = ["claude-code", "codex-cli"]
@@ -28,13 +31,18 @@ HEARING = ["claude-code", "codex-cli"]
 def reviewed(attached: Attached, text: str = "Say goodbye instead.") -> str:
     """Comments on the first line of a.txt and sends it; returns the mark of the message."""
     thread = attached.thread()
-    (step, *_) = session_steps.load(attached.store, thread)
-    state = step.calls[0].after
+    state = ended_calls(attached)[0].after
     assert state is not None
     draft = Comment(0, TreeHash(state.tree), b"a.txt", 1, count=1, text=text)
     comments.change(attached.store, thread.id, lambda review, _: comments.add(review, draft))
     answer = daemon_socket.request(attached.store.root, "review_send", id=thread.id)
     return message.mark(thread.id, answer["round"])
+
+
+def ended_calls(attached: Attached) -> list[CallRecord]:
+    """Those of the first prompt whose directory was recorded after them."""
+    (step, *_) = session_steps.load(attached.store, attached.thread())
+    return [call for call in step.calls if call.after is not None]
 
 
 def review_of(attached: Attached) -> Review:
@@ -62,10 +70,7 @@ def test_an_agent_that_works_hears_at_once(
     asking.start()
     try:
         until(Path(f"{go}.asked").exists, "a request that is held")
-        until(
-            lambda: len(session_steps.load(attached.store, attached.thread())[0].calls) > 0,
-            "a call",
-        )
+        until(lambda: ended_calls(attached), "the end of a call")
         mark = reviewed(attached)
     finally:
         go.touch()
@@ -73,6 +78,37 @@ def test_an_agent_that_works_hears_at_once(
     # The first request that comes after: of the result of the next call, or after the answer.
     assert heard_in(attached.model, mark) == [2]
     until(lambda: review_of(attached).rounds[0].state == HEARD, "the transcript says so")
+
+
+@pytest.mark.parametrize("attached", HEARING, indirect=True)
+def test_a_comment_in_the_browser_is_in_the_next_request(
+    attached: Attached, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    actions = [("write", "a.txt", "hello"), ("hold", str(go)), ("run", "echo hi"), ("say", "Done.")]
+    programs.require("chromium", "chromedriver", "npm")
+    asking = threading.Thread(target=attached.ask, args=("Write it.", *actions))
+    with serving(attached.store.root) as web, browser(tmp_path / "profile") as page:
+        asking.start()
+        try:
+            until(Path(f"{go}.asked").exists, "a request that is held")
+            until(lambda: ended_calls(attached), "the end of a call")
+            thread = attached.thread().id
+            page.open(web.url)
+            page.open(f"{web.origin}/threads/{thread}/review")
+            page.find('#file-1 a.comment-on[data-side="new"][data-line="1"]').click()
+            page.type("Say goodbye instead.")
+            page.find("#new-comment button").click()
+            page.until(lambda: review_of(attached).drafts, "a draft")
+            page.until(lambda: page.count("#status form button"), "the button that sends")
+            page.find("#status form button").click()
+            page.until(lambda: "Round 1" in page.text("#status"), "the round")
+        finally:
+            go.touch()
+            asking.join()
+        assert heard_in(attached.model, message.mark(thread, 1)) == [2]
+        assert "Say goodbye instead." in attached.model.requests[2].text
+        page.until(lambda: "heard" in page.text("#status"), "what the transcript says")
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import pytest
 
 from casfs.store.store import Store
 from tests.support.attached_agent import AttachedAgent
-from tests.support.engine import Cli
+from tests.support.engine import Cli, until
 from tests.support.following import OwnSessionDirectory
 from tests.support.thread_example import make_thread
 
@@ -58,6 +61,45 @@ def test_from_a_comment_to_done(
     assert (second["state"], second["suggestion"], second["round"]) == ("sent", "12", 1)
 
 
+def test_by_the_name_of_a_worktree(
+    cli: Cli, opened: Store, agent: AttachedAgent, tmp_path: Path
+) -> None:
+    cli("worktree", "add", "fix", "--path", str(tmp_path / "fix"))
+    path = tmp_path / "fix"
+    try:
+        assert "no session of an attached agent" in cli.refused("review", "list", "fix", code=3)
+        followed = OwnSessionDirectory(opened, path, None)
+        other = AttachedAgent(opened, path, followed, session="other")
+        other.prompt("Mend it")
+        other.run("sed -i s/3/three/ src/a")
+        other.stop()
+        followed.close()
+        cli("review", "add", "src/a:3", "Why?", "--of", "fix")
+        (row,) = cli("review", "list", "fix", "--json").json
+        assert row["comment"] == f"{other.thread.id[-8:]}.1"
+    finally:
+        cli("worktree", "rm", "fix", "--force")
+
+
+def test_two_states_are_compared(
+    cli: Cli, agent: AttachedAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The browser is told which page: what differs between them."""
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\ntouch {tmp_path}/opened\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    states = [f"{agent.thread.id}@{index}" for index in (0, 1)]
+    argv = [sys.executable, "-m", "casfs", "--store", str(cli.root), "review", "..".join(states)]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
+        try:
+            until((tmp_path / "opened").exists, "the browser")
+        finally:
+            process.terminate()
+    page = f"/compare?{urlencode({'a': states[0], 'b': states[1], 'view': 'unified'})}"
+    assert quote(page) in (cli.root / "web.html").read_text()
+
+
 def test_in_an_editor(
     cli: Cli, agent: AttachedAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +143,8 @@ def test_it_is_shown_where_it_stands_now(cli: Cli, agent: AttachedAgent) -> None
         (("add", "src/a:3-2", "Why?"), 4, "src/a has 3 lines"),
         (("send",), 4, "nothing to send: comment on a line first"),
         (("done", "nosuch"), 2, "names no comment; `casfs review list`"),
-        (("list", "main..work"), 2, "`casfs diff A B` shows what differs"),
+        (("list", "main..work"), 2, "`casfs review A..B` shows what differs"),
+        (("main..work",), 3, "main"),
         (("list", "nosuch"), 3, "nosuch"),
         (("list", "/"), 3, "no session of an attached agent in /"),
         (("edit", "--since", "7"), 3, "has 1 steps, not 7"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +14,13 @@ from casfs.errors import Refused
 from casfs.maintenance import gc
 from casfs.review import comments, message, subject
 from casfs.review.comments import DRAFT, HANDLED, SENT, Comment, Review
+from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import threads
+from engine.sessions import session_fork
 from engine.threads import lifecycle
+from tests.support.attached_agent import AttachedAgent
+from tests.support.following import OwnSessionDirectory
 from tests.support.helpers import put_tree
 from tests.support.thread_example import make_thread
 
@@ -129,3 +135,21 @@ def test_it_is_kept_and_goes_with_its_thread(
     add(disk_store, ThreadId(cancelled.id), draft(disk_store))
     lifecycle.remove(disk_store, threads.get(disk_store, ThreadId(cancelled.id)))
     assert disk_store.heads.get(comments.head_name(ThreadId(cancelled.id))) is None
+
+
+def test_drafts_go_with_a_session_that_is_cut(disk_store: Store, tmp_path: Path) -> None:
+    """What was sent stays with the session that heard it."""
+    with closing(OwnSessionDirectory(disk_store, tmp_path, None)) as followed:
+        agent = AttachedAgent(disk_store, tmp_path, followed)
+        agent.prompt("Change it")
+        agent.write("a", "1\n2\n")
+        agent.stop()
+    thread = agent.thread
+    add(disk_store, thread.id, draft(disk_store, "sent"))
+    message.send(disk_store, thread)
+    add(disk_store, thread.id, draft(disk_store, "not sent"))
+    forked = session_fork.fork(disk_store, thread, Point(1), "other", None)
+    review = comments.load(disk_store, forked.id)
+    assert [(each.number, each.text) for each in review.drafts] == [(1, "not sent")]
+    (kept,) = comments.load(disk_store, thread.id).comments
+    assert (kept.text, kept.round) == ("sent", 1)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,11 +15,12 @@ from selenium.webdriver import ActionChains, Keys
 from casfs.review import comments
 from casfs.review.comments import Comment, Review
 from casfs.store.store import Store
+from tests.support import programs
 from tests.support.attached_agent import AttachedAgent
-from tests.support.browser import PHONE, WIDE, Browser
-from tests.support.engine import daemon
+from tests.support.browser import PHONE, WIDE, Browser, browser
+from tests.support.engine import alive, daemon, until
 from tests.support.following import OwnSessionDirectory
-from tests.support.web import Web
+from tests.support.web import Web, visible
 
 
 @pytest.fixture
@@ -107,3 +112,32 @@ def test_what_became_of_it_is_shown_live(page: Browser, agent: AttachedAgent) ->
     comments.change(agent.store, agent.thread.id, handled)
     page.until(lambda: "handled" in page.text("#status"), "the state")
     assert page.run("return window.kept") is True
+
+
+@pytest.mark.parametrize("delay_ms", [0, 2, 5, 10, 20, 40])
+def test_a_browser_that_is_killed_while_it_sends(
+    web: Web, agent: AttachedAgent, tmp_path: Path, delay_ms: int
+) -> None:
+    """The comment is a draft still, or it was sent once; the page says which."""
+    programs.require("chromium", "chromedriver", "npm")
+    with killed_browser(tmp_path / "profile") as page:
+        page.open(web.url)
+        page.open(f"{web.origin}/threads/{agent.thread.id}/review")
+        page.find(number(page, 4)).click()
+        add(page, agent, "Why four?")
+        page.run("setTimeout(() => document.querySelector('#status form button').click())")
+        time.sleep(delay_ms / 1000)
+    shown = visible(web.get(f"/threads/{agent.thread.id}/review").text)
+    review = comments.load(agent.store, agent.thread.id)
+    assert len(review.comments) == 1
+    assert len(review.rounds) == ("Round 1" in shown) == (not review.drafts)
+
+
+@contextmanager
+def killed_browser(profile: Path) -> Iterator[Browser]:
+    """A browser whose processes are killed at the end of the block."""
+    with browser(profile) as page:
+        yield page
+        pid = int(os.readlink(profile / "SingletonLock").rpartition("-")[2])  # HOST-PID
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not alive(pid), "its end")

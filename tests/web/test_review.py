@@ -14,6 +14,7 @@ from casfs.store.store import Store
 from tests.support.attached_agent import AttachedAgent
 from tests.support.engine import daemon
 from tests.support.following import OwnSessionDirectory
+from tests.support.thread_example import make_thread
 from tests.support.web import Web, visible
 
 HOSTILE = '</textarea><script>alert(1)</script>"\x1b[31m\u202e'
@@ -154,3 +155,11 @@ def test_without_a_daemon_the_page_is_read(web: Web, agent: AttachedAgent) -> No
     path = f"/threads/{agent.thread.id}/review"
     assert "twenty" in visible(web.get(path).text)
     assert web.post(path, 503, action="send").status == 503
+
+
+def test_how_it_is_applied(web: Web, disk_store: Store, agent: AttachedAgent) -> None:
+    """What an agent did in the project itself is there already."""
+    assert "Apply it with" not in web.get(f"/threads/{agent.thread.id}/review").text
+    thread = make_thread(disk_store)
+    page = visible(web.get(f"/threads/{thread.id}/review").text)
+    assert f"Apply it with casfs thread apply {thread.id[-8:]} DIRECTORY" in page
