@@ -44,8 +44,12 @@ def report(agent: str, hooks: str) -> None:
 
 def header(agent: str) -> bytes:
     """Returns the line before the agent's own JSON."""
-    pid = agent_pid()
-    return b"casfs 1 %s %d %d\n" % (agent.encode(), time.time_ns() // 1_000_000, pid)
+    line = b"casfs 1 %s %d %d" % (agent.encode(), time.time_ns() // 1_000_000, agent_pid())
+    try:
+        # In a container the agent has another pid than where the daemon is.
+        return b"%s %s\n" % (line, posix.readlink(b"/proc/self/ns/pid"))
+    except OSError:
+        return line + b"\n"
 
 
 def agent_pid() -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from casfs.attach import report
-from casfs.system import daemon_socket, foreign_json
+from casfs.system import daemon_socket, foreign_json, processes
 from casfs.system.clock import now_ms
 from casfs.system.files import os_errors, replacing
 
@@ -40,8 +40,8 @@ KEPT_VARIABLES = ("HOME", "PATH", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XD
 
 @dataclass(frozen=True)
 class Event:
-    """`reported_ms`: when, since 1970 UTC; `pid`: the agent's process; `fault`:
-    why `payload` is empty."""
+    """`reported_ms`: when, since 1970 UTC; `pid`: the agent's process, 0 where it cannot be seen;
+    `fault`: why `payload` is empty."""
 
     agent: str
     reported_ms: int
@@ -156,10 +156,13 @@ def parse(data: bytes) -> Event:
     """Returns what a hook has reported; one that cannot be read has a `fault`."""
     line, _, text = data.partition(b"\n")
     try:
-        word, version, agent, reported_ms, pid = line.split(b" ")
-        if (word, version) != (b"casfs", b"1"):
+        word, version, agent, reported_ms, number, *namespace = line.split(b" ")
+        if (word, version) != (b"casfs", b"1") or len(namespace) > 1:
             raise ValueError
-        event = Event(agent.decode("ascii"), int(reported_ms), int(pid), {})
+        pid = int(number)
+        if namespace:
+            pid = processes.of_namespace(pid, namespace[0])
+        event = Event(agent.decode("ascii"), int(reported_ms), pid, {})
     except ValueError:
         return Event("", now_ms(), 0, {}, "not a report of an agent's hook")
     try:

@@ -85,6 +85,21 @@ def ticks_since_boot(ms_ago: int = 0) -> int:
     return int(seconds * os.sysconf("SC_CLK_TCK"))
 
 
+def of_namespace(pid: int, namespace: bytes) -> int:
+    """Returns the pid that a process of a PID namespace, as `/proc/self/ns/pid` names it there, has
+    in this one; 0 where it cannot be seen from here."""
+    if namespace == os.readlink(b"/proc/self/ns/pid"):
+        return pid
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it is gone, or another user's
+            if os.readlink(f"/proc/{name}/ns/pid").encode() != namespace:
+                continue
+            inner = re.search(rb"^NSpid:.*\t(\d+)$", _read(int(name), "status"), re.MULTILINE)
+            if inner and int(inner[1]) == pid:
+                return int(name)
+    return 0
+
+
 def parent(pid: int) -> int | None:
     """Returns the parent's pid; None for a process that is gone."""
     fields = _stat(pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,8 +15,10 @@ from casfs.review import comments, message
 from casfs.review.comments import HEARD, SENT, Comment, Review
 from casfs.sessions import session_steps
 from casfs.sessions.session_steps import CallRecord
-from casfs.system import daemon_socket
+from casfs.system import daemon_socket, processes
 from casfs.threads import sessions
+from casfs.threads.state import CLOSED, state
+from casfs.threads.threads import RUNNING
 from tests.support import programs, terminal_agent
 from tests.support.agent_model import Model, script
 from tests.support.attached_program import Attached
@@ -109,6 +112,30 @@ def test_a_comment_in_the_browser_is_in_the_next_request(
         assert heard_in(attached.model, message.mark(thread, 1)) == [2]
         assert "Say goodbye instead." in attached.model.requests[2].text
         page.until(lambda: "heard" in page.text("#status"), "what the transcript says")
+
+
+@pytest.mark.parametrize("attached", ["claude-code"], indirect=True)
+def test_an_agent_that_is_pid_1(attached: Attached, tmp_path: Path) -> None:
+    """In a container: it hears, and when it is killed its session is closed."""
+    go, never = tmp_path / "go", tmp_path / "never"
+    actions = [("write", "a.txt", "hello"), ("hold", str(go)), ("run", "echo hi")]
+    text = f"Write it.\n{script(*actions, ('hold', str(never)), ('say', 'Done.'))}"
+    argv = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    argv += [*attached.program.argv(None), text]
+    with subprocess.Popen(
+        argv, cwd=attached.project, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as process:
+        until(Path(f"{go}.asked").exists, "a request that is held")
+        until(lambda: ended_calls(attached), "the end of a call")
+        pid = attached.thread().record["session"]["pid"]
+        assert processes.parent(pid) == process.pid
+        mark = reviewed(attached)
+        go.touch()
+        until(Path(f"{never}.asked").exists, "the next request")
+        assert heard_in(attached.model, mark) == [2]
+        assert state(attached.thread()) == RUNNING
+        process.kill()
+    until(lambda: state(attached.thread()) == CLOSED, "the end of its session")
 
 
 @pytest.mark.parametrize(

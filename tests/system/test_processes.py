@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import subprocess
+from pathlib import Path
 from unittest.mock import patch
 
 from casfs.system import processes
@@ -38,3 +40,22 @@ def test_no_signal_goes_to_all_processes() -> None:
         for pid in (-1, 0, 1):
             processes.send(pid, signal.SIGKILL)
             assert not processes.end(Identity(pid, init))
+
+
+def test_the_pid_of_a_process_in_a_container(tmp_path: Path) -> None:
+    """It is the child of `unshare`, whatever it is called in there."""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    say = "readlink /proc/self/ns/pid > temp; mv temp said; sleep 60"
+    argv = [*unshare, "--mount-proc", "sh", "-c", say]
+    with subprocess.Popen(argv, cwd=tmp_path) as process:
+        try:
+            until((tmp_path / "said").exists, "its namespace")
+            namespace = (tmp_path / "said").read_bytes().strip()
+            pid = processes.of_namespace(1, namespace)
+            assert processes.parent(pid) == process.pid
+            assert processes.of_namespace(10**6, namespace) == 0
+        finally:
+            process.kill()
+    until(lambda: processes.of_namespace(1, namespace) == 0, "its end")
+    own = os.readlink(b"/proc/self/ns/pid")
+    assert processes.of_namespace(os.getpid(), own) == os.getpid()
