@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from casfs.attach import settings, spool
+from casfs.attach import git_exclude, settings, spool
 from casfs.attach.agents import AGENTS, OutsideAgent
 from casfs.directories.identity import Identity
 from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
@@ -32,7 +32,8 @@ class Attachment:
     """`directory`: the project, None for all of a user; `file`: the settings that were changed;
     `emptied`: as of `settings.with_hooks`; `created`: the file and the folders above it that
     were not there, the innermost first; `attached_ms`: since 1970 UTC; `identity`: of the project's
-    directory, by which it is known after a move, empty where there is none."""
+    directory, by which it is known after a move, empty where there is none; `excluded`: the pattern
+    by which git ignores the file since, empty where none was needed."""
 
     agent: str
     directory: str | None
@@ -41,6 +42,7 @@ class Attachment:
     created: tuple[str, ...] = ()
     attached_ms: int = 0
     identity: str = ""
+    excluded: str = ""
 
     def moved(self, project: Path) -> Attachment:
         """Returns what it is once its project is at another path."""
@@ -128,6 +130,7 @@ def plan(
                 emptied={**emptied, **earlier.emptied},
                 created=earlier.created,
                 attached_ms=earlier.attached_ms,
+                excluded=earlier.excluded,
             )
     return SettingsChange(attachment, before, after)
 
@@ -214,6 +217,9 @@ def attach(root: Path, change: SettingsChange, env: Mapping[str, str]) -> None:
     with _changing(root) as attachments:
         if _read(file) != change.before:
             raise Conflict(f"{file} was changed meanwhile; try again")
+        if attachment.directory is not None:
+            pattern = git_exclude.add(file, Path(attachment.directory), env)
+            attachment = replace(attachment, excluded=pattern or attachment.excluded)
         # First the record: what is in a settings file can always be taken out again.
         remaining = [other for other in attachments.attached if other.file != attachment.file]
         _save(root, Attachments((*remaining, attachment), attachments.paused))
@@ -270,6 +276,8 @@ def detach(
         for attachment in attached:
             try:
                 _take_out(root, attachment)
+                if attachment.excluded and attachment.directory is not None:
+                    git_exclude.remove(attachment.excluded, Path(attachment.directory), env)
             except CasfsError as error:  # the others are taken out all the same
                 faults.append(error)
                 continue

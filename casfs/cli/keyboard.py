@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import termios
 import tty
+from collections.abc import Callable
 from contextlib import suppress
 
 import click
@@ -14,6 +16,7 @@ from casfs.cli.terminal import is_asked
 from casfs.system.safe_text import escape
 
 MAX_KEY_BYTES = 32
+LOOK_S = 0.5  # between two looks whether it is still asked
 END_OF_INPUT = "\x04"  # Ctrl-D
 
 
@@ -30,9 +33,13 @@ def read_line(prompt: str) -> str | None:
     return None
 
 
-def read_key(prompt: str) -> str | None:
-    """Reads one key, in lower case; None at the end of input, for Ctrl-C, and without a
-    terminal."""
+class AnsweredElsewhere(Exception):
+    """A question was answered while the terminal asked it."""
+
+
+def read_key(prompt: str, is_open: Callable[[], bool]) -> str | None:
+    """Reads one key, in lower case; None at the end of input, for Ctrl-C, and without a terminal.
+    Raises AnsweredElsewhere where the question is not `is_open` any more."""
     if not is_asked():
         return None
     descriptor = sys.stdin.fileno()
@@ -43,6 +50,9 @@ def read_key(prompt: str) -> str | None:
         tty.setcbreak(descriptor, termios.TCSAFLUSH)
         click.echo(escape(prompt, one_line=True), nl=False)
         with suppress(KeyboardInterrupt):
+            while not select.select([descriptor], [], [], LOOK_S)[0]:
+                if not is_open():
+                    raise AnsweredElsewhere
             # As one piece: the keys of arrows send several characters, and are none of ours.
             key = os.read(descriptor, MAX_KEY_BYTES).decode(errors="replace").lower()
     finally:

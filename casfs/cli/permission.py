@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from casfs.cli.diff_output import print_patch
@@ -22,18 +23,21 @@ PROMPT = "y yes, a always (every {}), n no, r a reason{}> "
 MAY_TRY = ", p what would it change? "
 
 
-def ask(root: Path, id: ThreadId, request: PermissionRequest) -> str | None:
-    """Shows a request and returns the answer; None where the person gives none."""
+def ask(
+    root: Path, id: ThreadId, request: PermissionRequest, is_open: Callable[[], bool]
+) -> str | None:
+    """Shows a request and returns the answer; None where the person gives none. Raises
+    AnsweredElsewhere where it is not `is_open` any more."""
     echo_line(f"The agent asks for permission: {request.title}")
     _show(request)
     may_try = request.command is not None
     while True:
-        key = read_key(PROMPT.format(request.kind, MAY_TRY if may_try else ""))
+        key = read_key(PROMPT.format(request.kind, MAY_TRY if may_try else ""), is_open)
         if key is None:
             return None
         if key in KEYS:
             return KEYS[key]
-        if key == REASON and (reason := read_line("What is the agent to do instead? ")):
+        if key == REASON and (reason := read_line("Your reason, which the agent reads: ")):
             return DENIAL + reason
         if key == PREVIEW and may_try:
             _show_preview(root, id)

@@ -21,7 +21,7 @@ from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store, store_root
 from casfs.cli.diff import DiffFormat, print_state_diff
 from casfs.cli.json_values import times
-from casfs.cli.keyboard import read_line
+from casfs.cli.keyboard import AnsweredElsewhere, read_line
 from casfs.cli.output import echo, echo_json, echo_line, json_option, wants_json, warn
 from casfs.cli.thread import arguments, changes, start
 from casfs.cli.thread.log import print_event
@@ -130,9 +130,14 @@ def run(ctx: click.Context, /, **options: Any) -> int:
                 back=f"run --continue {id} {shlex.quote(directory)}",
             )
             thread = threads.get(store, id)
-            if wants_json() or (answer := _ask(store, thread)) is None:
-                return _end(ctx, store, thread=thread, directory=directory)
             done = threads.length(store, thread)
+            try:
+                answer = None if wants_json() else _ask(store, thread)
+            except AnsweredElsewhere:
+                echo_line("\nanswered elsewhere")
+                continue
+            if answer is None:
+                return _end(ctx, store, thread=thread, directory=directory)
             try:
                 # To the question that was shown: another one may be open by now.
                 fields = {"input": answer, "question": thread.record["question"]}
@@ -173,7 +178,8 @@ def _player(
 
 
 def _ask(store: Store, thread: Thread) -> str | None:
-    """Asks what a thread, or one that it waits for, asks a person. None without an answer."""
+    """Asks what a thread, or one that it waits for, asks a person. None without an answer. Raises
+    AnsweredElsewhere."""
     waits = call_stack.awaited_children(store, thread) if thread.status == SUSPENDED else []
     thread = [thread, *waits][-1]
     if thread.status != SUSPENDED or thread.record["cause"] != HUMAN:
@@ -183,7 +189,14 @@ def _ask(store: Store, thread: Thread) -> str | None:
     echo_line(f"? {thread.record['reason']}")
     request = PermissionRequest.of_question(store, thread.record["question"])
     if request is not None:
-        return permission.ask(store.root, thread.id, request)
+        question = thread.record["question"]
+        asking = thread.id
+
+        def is_open() -> bool:
+            now = threads.get(store, asking)
+            return now.status == SUSPENDED and now.record.get("question") == question
+
+        return permission.ask(store.root, thread.id, request, is_open)
     if store.node(threads.agents(store, thread)[role]).payload["package"] == "human":
         schema = registry.load(store, threads.workflow(store, thread)).roles[role].schema
         required = schema.get("required", [])

@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from casfs import canonical
 from casfs.errors import CasfsError, Conflict, Invalid, NoDaemon
+from casfs.review import subject
 from casfs.store.nodes.schema import Schema
 from casfs.store.store import Store
 from casfs.threads import lookup, threads
@@ -119,7 +120,7 @@ def _send_permission(call: Call, open_question: Question) -> Response:
         ask(call, "resume", id=id, input=text, question=call.form.get("question"))
     except CasfsError as error:
         return _page(call, open_question, error)
-    return RedirectResponse(f"/threads/{id}", 303)
+    return call.back(f"/threads/{id}")
 
 
 def _page(
@@ -157,10 +158,9 @@ def question(store: Store, thread: Thread) -> Question:
         schema = store.node(held, "role-schema").payload
         if schema.keys() <= ASSERTS_NOTHING:
             schema = None
-    last = threads.last_step(store, thread)
     files: list[FilePatch] = []
-    if last is not None and start["workspace"] is not None:
-        after = store.node(last, "thread-step").payload["workspace"]
+    if start["workspace"] is not None:
+        after = subject.newest_tree(store, thread)  # also of the step that asks
         files = patch.parse(
             unified_diff.patch(store, start["workspace"], new=after, limit=MAX_DIFF_BYTES)
         )

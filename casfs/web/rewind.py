@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,11 +18,25 @@ from casfs.sessions import find_session, points, session_steps
 from casfs.sessions.session_steps import Point
 from casfs.system.paths import printable
 from casfs.threads import sessions
+from casfs.trees import tree
+from casfs.trees.tree import Change
+from casfs.web import compare
 from casfs.web.actions import ask
+from casfs.web.compare import Diff
 from casfs.web.site import Call
 
 MAX_ROWS = 500
 MAX_CHANGES = 1000
+MAX_LINES = 1000  # of their diffs
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """`diff`: None of what is private, or no file."""
+
+    letter: str
+    name: str
+    diff: Diff | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class Plan:
 
     point: str
     is_exact: bool
-    changes: list[tuple[str, str]]
+    changes: list[PlannedChange]
     total: int
     stays: Mapping[str, str]
     mark: str
@@ -75,23 +89,36 @@ def _shown(plan: FilePlan) -> Plan:
     stays |= {
         f"{call.step}.{call.number} {call.tool}": call.fault for call in plan.lost if call.fault
     }
-    rows = [(change.letter, printable(change.path)) for change in undone.changed_files]
-    rows += [
-        ("G", f"{printable(top)}: {line}")
+    files = undone.changed_files
+    commits = [
+        PlannedChange("G", f"{printable(top)}: {line}")
         for top, lines in undone.repositories.items()
         for line in lines
     ]
-    changes = rows[:MAX_CHANGES]
+    changes = [*_with_diffs(plan, files[:MAX_CHANGES]), *commits][:MAX_CHANGES]
     (path,) = plan.choice.options.paths or (b"",)
     return Plan(
         str(plan.point),
         plan.choice.is_exact,
         changes,
-        total=len(rows),
+        total=len(files) + len(commits),
         stays=stays,
         mark=plan.mark,
         path=path,
     )
+
+
+def _with_diffs(plan: FilePlan, files: Sequence[Change]) -> Iterator[PlannedChange]:
+    """Yields what changes, with its lines while there is room for them."""
+    left = MAX_LINES
+    # What is private is in the whole directory alone: its lines are in no page.
+    shown = [state.tree for state in (plan.current, plan.undone.like) if state is not None]
+    for change in files:
+        diff = None
+        if left > 0 and any(tree.find(plan.store, root, change.path) for root in shown):
+            diff = compare.diff(plan.store, change.old, change.new, left)
+            left -= sum(map(len, diff.hunks))
+        yield PlannedChange(change.letter, printable(change.path), diff)
 
 
 def send(call: Call) -> Response:

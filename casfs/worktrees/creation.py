@@ -107,7 +107,7 @@ def create(
         port = worktree.free_ports(worktrees, path)
         if source.git is not None and not wanted.with_all:
             state = project_files.only_included(
-                store, state, _ignored_by_git(store, source, state, env)
+                store, state, source.project, _ignored_by_git(store, source, state, env)
             )
         state = environment.with_env(store, state, name=name, branch=branch, port=port)
         fields = {"name": name, "project": str(source.project), "portBase": port}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from casfs.attach import attachments
 from casfs.digest import TreeHash
 from casfs.errors import Invalid
 from casfs.store.nodes.directory import Entry, File, Subdirectory
@@ -73,11 +74,15 @@ def without_git(store: Store, state: RecordedState) -> RecordedState:
 
 
 def only_included(
-    store: Store, state: RecordedState, ignored: Callable[[Iterable[bytes]], Collection[bytes]]
+    store: Store,
+    state: RecordedState,
+    project: Path,
+    ignored: Callable[[Iterable[bytes]], Collection[bytes]],
 ) -> RecordedState:
     """Returns a state in which, of the files that git ignores, only those are that its
     `.worktreeinclude` names, in the syntax of .gitignore; the same where it has none. What is
-    derived stays, as it costs nothing. `ignored`: those of some paths that git ignores."""
+    derived stays, as it costs nothing, and the hooks of agents that are attached to the project,
+    which are recorded in the worktree, too. `ignored`: those of some paths that git ignores."""
     lines = text(store, state.full, INCLUDE)
     if lines is None:
         return state
@@ -88,6 +93,11 @@ def only_included(
     }
     private = recorded_state.private_files(store, state).keys()
     dropped = {path for path in ignored(work | private) if not _is_named(patterns, path)}
+    dropped -= {
+        os.fsencode(os.path.relpath(attachment.file, project))
+        for attachment in attachments.load(store.root).attached
+        if attachment.directory == str(project)
+    }
     return edited(store, state, work=dict.fromkeys(dropped & work), whole=dict.fromkeys(dropped))
 
 

@@ -27,6 +27,8 @@ SHELL = re.compile(r"(?:/bin/|/usr/bin/)?(?:ba|da|z)?sh\Z")
 SHELL_ENDS = ("-c", "-lc", "-ic")  # of an argv whose last member is a line of a shell
 COMMAND_NAMES = ("command", "cmd")
 ARGUMENTS = "args"
+HUNK = re.compile(r"^@@ [-+0-9, ]+ @@$", re.MULTILINE)
+HEADERS = ("--- ", "+++ ", "Index: ")  # of a file in a unified diff
 DIRECTORY_NAMES = ("cwd", "workdir", "directory")
 # The content around an edit of such a file is its owner's alone.
 PRIVATE = re.compile(r"\.env(\..*)?\Z|.*\.(?:pem|key)\Z|id_[a-z0-9]+\Z", re.IGNORECASE)
@@ -41,12 +43,8 @@ def read(
     members = _members(call)
     patches = list(_patches(call.get("content"), workspace))
     # What the patch shows stands often among the arguments, too.
-    texts_of_diffs = {text for part in _diffs(call.get("content")) for text in part.values()}
-    left = {
-        name: member
-        for name, member in members.items()
-        if not (isinstance(member, str) and member in texts_of_diffs)
-    }
+    diffs = list(_diffs(call.get("content")))
+    left = {name: member for name, member in members.items() if not _is_shown(member, diffs)}
     # Each takes what it shows out of `left`.
     command = _command(left) if kind == EXECUTE else None
     directory = "." if command is None else _directory(left, workspace)
@@ -56,7 +54,7 @@ def read(
     patch = redact(b"".join(patches).decode(errors="replace"))  # before anything is cut
     texts = [patch, arguments, command or ""]
     return PermissionRequest(
-        title,
+        title if workspace is None else title.replace(f"{workspace}/", ""),
         kind,
         command=None if command is None else command[:MAX_CHARS],
         directory=directory[:MAX_CHARS],
@@ -70,6 +68,31 @@ def _members(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns what the tool was given."""
     members = call.get("rawInput")
     return members if isinstance(members, Mapping) else {}
+
+
+def _is_shown(member: Any, diffs: Sequence[Mapping[str, str]]) -> bool:
+    """Returns whether the diffs of a call show what a member of its arguments says: a text of
+    theirs, or a unified diff whose lines are theirs."""
+    if not isinstance(member, str):
+        return False
+    if any(member in diff.values() for diff in diffs):
+        return True
+    if HUNK.search(member) is None:
+        return False
+    removed, added = (
+        {line for diff in diffs for line in diff.get(name, "").splitlines()}
+        for name in ("oldText", "newText")
+    )
+    names = {os.path.basename(diff["path"]) for diff in diffs}
+    return all(
+        HUNK.match(line)
+        or (line.startswith(HEADERS) and any(name in line for name in names))
+        or (line[:1] == "+" and line[1:] in added)
+        or (line[:1] == "-" and line[1:] in removed)
+        or line[:1] in (" ", "", "\\")
+        or set(line) == {"="}
+        for line in member.splitlines()
+    )
 
 
 def _command(members: dict[str, Any]) -> str | None:

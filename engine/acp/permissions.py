@@ -175,7 +175,7 @@ class Permissions:
         )
         stored = content.put(context.store, json.dumps(asdict(request), ensure_ascii=False))
         hash = content.put(context.store, request.text, [stored])
-        line = f"{context.role}: may it do this? {title}"
+        line = f"{context.role}: may it do this? {request.title}"
         return Waiting(HUMAN, line, hash, keeps_workspace=True)
 
 

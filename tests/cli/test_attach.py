@@ -71,6 +71,40 @@ def test_it_makes_the_store(cli: Cli, project: Path, tmp_path: Path) -> None:
         stop(cli)
 
 
+def git(project: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", project, *words], check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.mark.parametrize("folder", ["", "sub [x]/"])
+def test_git_does_not_see_it(cli: Cli, project: Path, folder: str) -> None:
+    """Else an agent that commits all would share paths of this machine."""
+    exclude = project / ".git/info/exclude"
+    before = exclude.read_bytes()
+    (project / folder).mkdir(exist_ok=True)
+    try:
+        for _ in range(2):
+            cli("attach", "claude", "--project", str(project / folder))
+        git(project, "add", "-A")
+        assert git(project, "ls-files") == ""
+        assert exclude.read_text().count("settings.local.json") == 1
+        cli("detach", "claude", "--project", str(project / folder))
+    finally:
+        stop(cli)
+    assert exclude.read_bytes() == before
+
+
+def test_what_git_ignores_already_is_not_excluded(cli: Cli, project: Path) -> None:
+    (project / ".gitignore").write_text("*.local.json\n")
+    before = (project / ".git/info/exclude").read_bytes()
+    try:
+        cli("attach", "claude")
+    finally:
+        stop(cli)
+    assert (project / ".git/info/exclude").read_bytes() == before
+
+
 def test_a_file_that_git_tracks(cli: Cli, project: Path) -> None:
     file = project / ".claude/settings.local.json"
     file.parent.mkdir()

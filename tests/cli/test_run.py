@@ -17,7 +17,7 @@ import pytest
 from casfs.cli.run import MAX_PATHS
 from casfs.store.store import Store
 from casfs.system import daemon_socket
-from casfs.threads import threads
+from casfs.threads import lookup, threads
 from engine.workflow import registry as workflows
 from engine.workflow import shipped
 from tests.support.acp import Script
@@ -333,6 +333,21 @@ def test_an_agent_that_speaks_acp_asks_for_permission(
     screen.until("step 1 agent: done, ")
     assert screen.end() == 0
     assert screen.shown.count("All gone.") == screen.shown.count("Let me see.") == 1
+
+
+def test_a_question_that_is_answered_elsewhere(
+    cli: Cli, project: Path, tmp_path: Path, opened: Store
+) -> None:
+    tool = {"toolCallId": "1", "title": "rm x", "kind": "execute"}
+    script = Script(tmp_path, [{"permission": {"tool": tool}}, {"say": "All gone."}])
+    screen = Terminal(cli, project, "run", f"acp:{json.dumps(script.config())}", "Tidy up")
+    screen.until("r a reason> ")
+    thread = lookup.find(opened, "@last")
+    daemon_socket.request(cli.root, "resume", id=thread.id, input="allow")
+    screen.until("answered elsewhere")
+    screen.until("All gone.")
+    assert screen.end() == 0
+    assert screen.shown.count("All gone.") == screen.shown.count("step 1 agent: done, ") == 1
 
 
 def test_two_that_start_at_the_same_instant_share_a_daemon(cli: Cli, project: Path) -> None:

@@ -260,5 +260,18 @@ def test_it_is_answered_on_the_board(web: Web, waiting: tuple[Thread, Script]) -
     assert f'name="question" value="{thread.record["question"]}"' in html
     assert f'action="/threads/{thread.id}/answer"' in html
     assert f'action="/threads/{thread.id}/resume"' not in html
-    web.post(f"/threads/{thread.id}/answer", choice="allow")
+    (back,) = re.findall(r'class="choices">\s*<input[^>]* name="back" value="([^"]*)"', html)
+    sent = web.post(f"/threads/{thread.id}/answer", choice="allow", back=back)
+    assert sent.headers["location"] == back
     until(script.answers, "the answer")
+
+
+def test_the_work_of_the_step_that_asks(web: Web, disk_store: Store, tmp_path: Path) -> None:
+    write = {"tool": {"id": "w", "write": "made.txt", "output": "made"}}
+    script = Script(tmp_path, [write, {"permission": {"tool": RM}}, DONE])
+    with daemon(disk_store.root):
+        thread = start(disk_store, script.config())
+        daemon_socket.request(disk_store.root, "resume", id=thread.id)
+        until(lambda: threads.get(disk_store, thread.id).status == SUSPENDED, "the question")
+        page = visible(web.get(f"/threads/{thread.id}/answer").text)
+        assert "made.txt" in page.partition("Work so far")[2]

@@ -119,6 +119,9 @@ def test_one_file_goes_back_from_its_review(web: Web, agent: AttachedAgent) -> N
     (link,) = re.findall(r'href="([^"]*/rewind[^"]*path=b)"', web.get(f"{path}/review").text)
     page = web.get(unescape(link)).text
     assert "b back to before 1" in " ".join(visible(page).split())
+    points = re.findall(r'href="([^"]*/rewind[?]to=[^"]*)"', page)
+    assert points
+    assert all(unescape(point).endswith("&path=b") for point in points), "of the file alone"
     with daemon(agent.store.root):
         form = {"point": "1", "file": hidden(page, "file"), "seen": hidden(page, "seen")}
         web.post(f"{path}/rewind", 400, what="both", **form)

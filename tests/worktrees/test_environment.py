@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from casfs.errors import Failed
+from casfs.system import daemon_socket
 from casfs.worktrees import environment
 from tests.support.engine import Cli
 from tests.worktrees.conftest import git, write
@@ -87,6 +88,17 @@ def test_a_bad_template(cli: Cli, project: Path) -> None:
     write(project, {".env.worktree": f"PORT={{port+{'9' * 5000}}}\n"})
     assert "there are {port} to {port+19}" in cli("worktree", "add", "try", code=4).err
     assert git(project, "worktree", "list") == listed
+
+
+def test_the_hooks_of_an_attached_agent_come_along(cli: Cli, project: Path) -> None:
+    write(project, {".worktreeinclude": ".env\n"})
+    try:
+        cli("attach", "claude", "--project", str(project))
+        worktree = Path(cli("worktree", "add", "try", "--json").json["directory"])
+        assert (worktree / ".claude/settings.local.json").exists()
+        assert git(worktree, "status", "--porcelain") == git(project, "status", "--porcelain")
+    finally:
+        daemon_socket.stop(cli.root)
 
 
 def test_worktreeinclude(cli: Cli, project: Path) -> None:

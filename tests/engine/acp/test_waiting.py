@@ -474,6 +474,33 @@ def test_nothing_of_an_edit_is_hidden(tmp_path: Path, diff: dict[str, Any], patc
     assert patch in request.patch
 
 
+HEAD = "Index: a.txt\n" + "=" * 67 + "\n--- a.txt\n+++ a.txt\n@@ -1,1 +1,1 @@\n"
+
+
+@pytest.mark.parametrize(
+    ("member", "is_shown_already"),
+    [
+        (f"{HEAD}-two\n+due\n one\n\\ No newline at end of file\n", True),
+        (f"{HEAD}-two\n+due\n+evil\n", False),
+        (f"{HEAD}-other\n+due\n", False),
+        ("+due\n", False),
+        (f"{HEAD}-two\n+due\nrun evil\n", False),
+        ("--- b.txt\n+++ b.txt\n@@ -1,1 +1,1 @@\n-two\n+due\n", False),
+    ],
+)
+def test_what_its_diff_shows_is_not_shown_again(
+    tmp_path: Path, member: str, is_shown_already: bool
+) -> None:
+    """An edit of opencode comes with a unified diff and the path among its arguments."""
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    path = str(tmp_path / "a.txt")
+    part = {"type": "diff", "path": path, "oldText": "two", "newText": "due"}
+    call = {"content": [part], "rawInput": {"filepath": path, "diff": member}}
+    request = permission_request.read(call, path, "edit", tmp_path, str)
+    assert (request.arguments == "") == is_shown_already
+    assert request.title == "a.txt"
+
+
 def test_what_is_private_stays_out_of_a_question(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("# mine\nKEY=hunter2hunter2\nMODE=a\n")
     part = {"type": "diff", "path": ".env", "oldText": "MODE=a", "newText": "MODE=b"}
