@@ -92,7 +92,7 @@ def _part(store: Store, label: str, comment: Comment, newest: TreeHash) -> str:
         else:
             comment = replace(comment, tree=newest, path=position.path, line=position.line)
     lines = [f"{label}: {printable(comment.path)}{_lines_named(comment)}{note}"]
-    lines += _quoted(store, comment)
+    lines += quoted(store, comment)
     if comment.text.strip():
         lines.append(comment.text.strip())
     if comment.suggestion is not None:
@@ -107,8 +107,9 @@ def _lines_named(comment: Comment) -> str:
     return f", line {comment.line}" if comment.count == 1 else f", lines {comment.line} to {last}"
 
 
-def _quoted(store: Store, comment: Comment) -> list[str]:
-    """Returns the lines of a comment with those around them; its own are marked."""
+def quoted(store: Store, comment: Comment) -> list[str]:
+    """Returns the lines of a comment as they were commented on, with those around them; its own are
+    marked. None of a whole file, nor where they are not kept."""
     if comment.line == 0:
         return []
     try:
@@ -121,9 +122,9 @@ def _quoted(store: Store, comment: Comment) -> list[str]:
     own = range(comment.line, comment.line + comment.count)
     shown = range(max(own.start - CONTEXT, 1), min(own.stop + CONTEXT, len(lines) + 1))
     width = len(str(shown.stop))
-    quoted = []
+    marked = []
     for number in shown[:MAX_LINES]:
         text = lines[number - 1].decode("utf-8", "backslashreplace").rstrip("\r\n")
         sign = ">" if number in own else " "
-        quoted.append(f"{sign} {number:{width}} | {text[:MAX_LINE_CHARS]}")
-    return quoted
+        marked.append(f"{sign} {number:{width}} | {text[:MAX_LINE_CHARS]}")
+    return marked

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from casfs.checkpoints.revisions import resolve_tree
 from casfs.digest import hash_bytes
 from casfs.errors import Invalid, NotFound
-from casfs.review import anchors, comments, outcomes, subject
+from casfs.review import anchors, comments, message, outcomes, subject
 from casfs.review.comments import Comment, Review
 from casfs.review.subject import Subject
 from casfs.sessions import session_steps
@@ -42,14 +42,28 @@ GENERATED_ENDS = (b".min.js", b".min.css", b".map", b".lock", b"_pb2.py", b".sna
 
 @dataclass(frozen=True)
 class Remark:
-    """A comment as it is shown. `line`: on the side that it is of, None where it is outdated;
-    `call`: which has changed its lines since it was sent."""
+    """A comment as it is shown. `line`: on the side that it is of, None where it does not stand
+    there; `call`: which has changed its lines since it was sent; `quoted`: the lines that it was
+    on, where they are no more."""
 
     comment: Comment
     label: str
     state: str
     line: int | None
     call: CallRecord | None = None
+    quoted: Sequence[str] = ()
+
+    @property
+    def is_outdated(self) -> bool:
+        """What was before the changes stays as it was: a view may begin behind it."""
+        return self.line is None and not self.comment.is_old
+
+    @property
+    def lines(self) -> str:
+        """Its lines as they are named behind a path."""
+        count = self.comment.count
+        last = f"-{self.line + count - 1}" if self.line and count > 1 else ""
+        return f":{self.line}{last}" if self.line else ""
 
 
 @dataclass
@@ -116,10 +130,14 @@ def show(call: Call) -> Response:
         file = _one_file(call.store, review, reviewed, path)
         return call.page("review.html", file=file, id=thread.id, subject=reviewed)
     reviewed = subject.of_thread(call.store, thread, since)
+    row = row_of(thread.name, thread.head)
     status: dict[str, Any] = {
         "id": thread.id,
-        "row": row_of(thread.name, thread.head),
+        "row": row,
+        "title": call.site.threads.title(row),
         "subject": reviewed,
+        # The state that the page shows; the agent may have gone on since.
+        "shown": call.query.get("new", reviewed.new),
         "review": review,
         "live": f"{thread.name} {comments.head_name(thread.id)}",
     }
@@ -188,6 +206,7 @@ def _remarks(
             review.state(comment),
             line=None if position is None else position.line,
             call=changed,
+            quoted=message.quoted(store, comment) if position is None else (),
         )
         by_path[comment.path if position is None else position.path].append(remark)
     return by_path

@@ -80,6 +80,59 @@ def test_by_the_mouse(page: Browser, agent: AttachedAgent) -> None:
     assert page.faults() == []
 
 
+def test_what_is_typed_outlasts_another_form(page: Browser, agent: AttachedAgent) -> None:
+    page.find(number(page, 2)).click()
+    last = page.find(number(page, 4))
+    ActionChains(page.driver).key_down(Keys.SHIFT).click(last).key_up(Keys.SHIFT).perform()
+    page.type("Half of what I")
+    page.find("#file-2 > summary").click()
+    page.find("#file-2 form button").click()
+    page.until(lambda: "viewed" in page.text("#file-2"), "the page, loaded anew")
+    assert page.text("#new-title") == "Comment on lines 2 to 4"
+    assert page.run("return document.getElementById('new-text').value") == "Half of what I"
+    assert page.count("#file-1 tr.chosen") == 3
+    page.find("#new-text").click()
+    page.type(" mean")
+    page.find("#new-comment button").click()
+    page.until(lambda: drafts(agent), "a draft")
+    (draft,) = drafts(agent)
+    assert (draft.text, draft.line, draft.count) == ("Half of what I mean", 2, 3)
+    page.until(lambda: page.text("#new-title") == "Comment", "an empty form")
+
+
+def test_it_is_cancelled(page: Browser) -> None:
+    page.find(number(page, 4)).click()
+    page.type("No")
+    ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
+    assert page.text("#new-title") == "Comment"
+    assert page.count("tr.chosen") == 0
+    assert page.run("return document.getElementById('new-text').value") == ""
+    assert page.find("#new-line").is_displayed()
+
+
+def test_a_suggestion_begins_with_the_lines(page: Browser, agent: AttachedAgent) -> None:
+    page.find(number(page, 4)).click()
+    assert not page.find("#new-line").is_displayed(), "the line is chosen"
+    page.find("#new-suggestion > summary").click()
+    value = "return document.getElementById('new-lines').value"
+    page.until(lambda: page.run(value) == "four", "the line")
+    page.find("#new-lines").click()
+    page.type("teen")
+    page.find("#new-text").click()
+    assert add(page, agent, "More").suggestion == "fourteen"
+
+
+def test_the_agent_has_gone_on(page: Browser, agent: AttachedAgent) -> None:
+    page.find(number(page, 4)).click()
+    add(page, agent, "Why four?")
+    agent.run("sed -i '4s/.*/fourteen/' a")
+    page.until(lambda: "has changed files since" in page.text("#status"), "a notice")
+    page.find("#status .notice a").click()
+    page.until(lambda: "fourteen" in page.text("#file-1"), "the lines as they are")
+    assert "outdated" in page.text("#file-1 .states")
+    assert "> 4 | four" in page.text("#file-1 .remark")
+
+
 def test_by_the_keyboard_on_a_phone(page: Browser, agent: AttachedAgent) -> None:
     page.size(PHONE)
     page.tab_to(number(page, 4))
@@ -111,6 +164,7 @@ def test_what_became_of_it_is_shown_live(page: Browser, agent: AttachedAgent) ->
 
     comments.change(agent.store, agent.thread.id, handled)
     page.until(lambda: "handled" in page.text("#status"), "the state")
+    page.until(lambda: "handled" in page.text("#file-1 .states"), "the state at the line")
     assert page.run("return window.kept") is True
 
 
