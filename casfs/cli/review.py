@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 import time
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from casfs.cli.background import start_daemon
 from casfs.cli.common import open_store
 from casfs.cli.json_values import moment
 from casfs.cli.lazy_group import LazyGroup
-from casfs.cli.output import echo_line, echo_result, json_option
+from casfs.cli.output import echo_line, echo_result, json_option, warn
 from casfs.cli.table import Cell, echo_table
 from casfs.cli.worktree import common
 from casfs.errors import CasfsError, Conflict, Failed, Usage
@@ -28,7 +29,7 @@ from casfs.sessions import find_session
 from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.system.paths import printable
-from casfs.threads import lookup, sessions
+from casfs.threads import lookup, sessions, threads
 from casfs.threads.threads import Thread
 from casfs.worktrees import worktree
 
@@ -199,6 +200,7 @@ def list_(session: str | None) -> None:
         current = comments.load(store, thread.id)
         reviewed = subject.of_thread(store, thread)
         values = [_value(store, current, reviewed, each) for each in current.comments]
+        _say_drafts_elsewhere(store, thread)
     rows: list[tuple[Cell, ...]] = [
         (
             value["comment"],
@@ -244,6 +246,7 @@ def send(session: str | None) -> None:
     """
     with open_store() as store:
         thread = reviewed_thread(store, session)
+        _say_drafts_elsewhere(store, thread)
         start_daemon(store.root)
         number = daemon_socket.request(store.root, "review_send", id=thread.id)["round"]
         end = time.monotonic() + WAIT_S
@@ -258,6 +261,21 @@ def send(session: str | None) -> None:
 
 @review.command()
 @click.argument("comment", metavar="COMMENT")
+@json_option
+def rm(comment: str) -> None:
+    """Remove a COMMENT that was not sent.
+
+    \b
+    casfs review rm 7QK3M2XA.3
+    """
+    with open_store() as store:
+        thread, number = _commented(store, comment)
+        comments.change(store, thread.id, lambda old, _: comments.remove(old, number))
+    echo_result({"comment": comment}, f"{comment}: removed")
+
+
+@review.command()
+@click.argument("comment", metavar="COMMENT")
 @click.option("-m", "--message", default="", metavar="TEXT", help="What was done.")
 @json_option
 def done(comment: str, message: str) -> None:
@@ -266,14 +284,31 @@ def done(comment: str, message: str) -> None:
     \b
     casfs review done 7QK3M2XA.3 -m "It ends at the first blank line now"
     """
-    label = LABEL.fullmatch(comment)
-    if label is None:
-        raise Usage(f"{comment!r} names no comment; `casfs review list` names them")
     with open_store() as store:
-        thread = lookup.find(store, label["tail"])
-        number = int(label["number"])
+        thread, number = _commented(store, comment)
         comments.change(store, thread.id, lambda old, _: comments.handle(old, number, message))
     echo_result({"comment": comment}, f"{comment}: done")
+
+
+def _say_drafts_elsewhere(store: Store, thread: Thread) -> None:
+    """Names the other threads of a project whose comments wait to be sent."""
+    for review in comments.with_drafts(store):
+        with suppress(CasfsError):  # its thread is gone
+            other = threads.get(store, review.thread)
+            is_near = other.fields.get(threads.PROJECT) == thread.fields.get(threads.PROJECT)
+            if other.id != thread.id and is_near:
+                tail = other.id[-comments.TAIL :]
+                count = len(review.drafts)
+                drafts = "1 draft waits" if count == 1 else f"{count} drafts wait"
+                warn(f"{drafts} in {tail}; `casfs review list {tail}`")
+
+
+def _commented(store: Store, label: str) -> tuple[Thread, int]:
+    """Returns the thread of a comment, and its number there. Raises Usage, NotFound."""
+    match = LABEL.fullmatch(label)
+    if match is None:
+        raise Usage(f"{label!r} names no comment; `casfs review list` names them")
+    return lookup.find(store, match["tail"]), int(match["number"])
 
 
 def reviewed_thread(store: Store, session: str | None) -> Thread:

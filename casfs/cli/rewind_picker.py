@@ -31,12 +31,14 @@ def pick(rows: Iterable[PointRow]) -> Point:
         remaining = remaining[PAGE:]
         older = ", or Enter for older ones" if remaining else ""
         answer = click.prompt(
-            f"Rewind to before which{older}",
+            f"Rewind to before which{older}, q for none",
             default="" if remaining else newest,
             show_default=False,
         )
         if answer in known:
             return known[answer]
+        if answer == "q":
+            raise click.Abort
         if answer:
             click.echo(f"{escape_line(answer)} is not among them, like {newest}")
 

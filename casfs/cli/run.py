@@ -193,8 +193,8 @@ def _ask(store: Store, thread: Thread) -> str | None:
         asking = thread.id
 
         def is_open() -> bool:
-            now = threads.get(store, asking)
-            return now.status == SUSPENDED and now.record.get("question") == question
+            current = threads.get(store, asking)
+            return current.status == SUSPENDED and current.record.get("question") == question
 
         return permission.ask(store.root, thread.id, request, is_open)
     if store.node(threads.agents(store, thread)[role]).payload["package"] == "human":

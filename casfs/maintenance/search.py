@@ -24,6 +24,7 @@ from casfs.backend.sqlite_connection import Connection, open_derived, remove_der
 from casfs.digest import is_hash
 from casfs.errors import CasfsError, Corrupt
 from casfs.maintenance import search_threads
+from casfs.review import comments
 from casfs.store.nodes.node import Node
 from casfs.store.store import Store
 from casfs.system import interruption
@@ -212,9 +213,12 @@ class Index:
 
     def _hits(self, hash: str, kind: str, words: list[str]) -> list[Hit]:
         try:
-            snippet = _snippet(self._text(self._store.node(hash)), words)
+            node = self._store.node(hash)
+            snippet = _snippet(self._text(node), words)
         except CasfsError:
             return []
+        if kind == "review":
+            return self._review_hits(node, snippet)
         hits = [
             Hit(
                 hash,
@@ -228,6 +232,14 @@ class Index:
             for owner, index, role, path in self._places(hash)
         ]
         return hits or [Hit(hash, kind, path=f"nodes/{hash}/", snippet=snippet)]
+
+    def _review_hits(self, node: Node[Any], snippet: str) -> list[Hit]:
+        """Of a review only the newest version counts, which has all comments."""
+        id = ThreadId(node.payload["thread"])
+        head = self._store.heads.get(comments.head_name(id))
+        if head is None or head.hash != node.hash:
+            return []
+        return [Hit(node.hash, node.type, f"nodes/{node.hash}/", snippet=snippet, thread=id)]
 
     def _places(self, hash: str) -> Iterator[Place]:
         """Yields every step that shows this node, and every failed attempt at a pending one."""

@@ -130,6 +130,13 @@ def unheard(store: Store) -> Iterator[ThreadId]:
             yield ThreadId(name[len(HEADS) :])
 
 
+def with_drafts(store: Store) -> Iterator[Review]:
+    """Yields the reviews that have comments which were not sent."""
+    for name, head in store.heads.list(HEADS):
+        if head_kinds.fault(name, head) is None and (review := _parse(store, head.hash)).drafts:
+            yield review
+
+
 def change(store: Store, thread: ThreadId, make: Callable[[Review, Batch], Review]) -> Review:
     """Stores what `make` returns for a review as it is now; it may be called several times. Raises
     what it raises."""

@@ -27,7 +27,7 @@ from casfs.trees.git.repository_paths import RepositoryPaths
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot.ignore import IgnoredPaths
 
-SAME_LINES = "changed since, in the same lines"
+SAME_LINES = "changed since, in the same lines or next to them"
 UNRESOLVED = "it has conflict markers; resolve them first"
 MARKED = "both are in it, between conflict markers"
 NOT_TEXT = "changed since, and it is not a text"

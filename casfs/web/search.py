@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -20,8 +21,8 @@ LATER = "not all nodes are in the search index yet: load this page again to go o
 
 @dataclass(frozen=True)
 class Hits:
-    """A window of hits from index `first` on, the best first; `has_more`: there are some after
-    it."""
+    """A window of hits from index `first` on, the best first, of a step the best one alone;
+    `has_more`: there are some after it."""
 
     hits: list[Hit]
     first: int
@@ -56,6 +57,16 @@ def search(store: Store, text: str, type: str = "", thread: str = "", first: int
     id = lookup.find(store, thread).id if thread else None
     first = min(first, MAX_HITS)
     with Index(store) as index, time_limit(LIMIT_S, LATER):
-        hits = index.search(text, type=type or None, thread=id, limit=first + PAGE + 1)
-        page_hits = list(islice(hits, first, None))
+        hits = index.search(text, type=type or None, thread=id, limit=MAX_HITS)
+        page_hits = list(islice(_by_step(hits), first, first + PAGE + 1))
     return Hits(page_hits[:PAGE], first, len(page_hits) > PAGE)
+
+
+def _by_step(hits: Iterator[Hit]) -> Iterator[Hit]:
+    """Yields the first hit of each step, and all that are of none."""
+    known = set()
+    for hit in hits:
+        key = (hit.thread, hit.step) if hit.step else hit.hash
+        if key not in known:
+            known.add(key)
+            yield hit

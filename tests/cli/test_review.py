@@ -61,6 +61,25 @@ def test_from_a_comment_to_done(
     assert (second["state"], second["suggestion"], second["round"]) == ("sent", "12", 1)
 
 
+def test_drafts_are_removed_and_not_forgotten(
+    cli: Cli, opened: Store, agent: AttachedAgent, tmp_path: Path
+) -> None:
+    label = f"{agent.thread.id[-8:]}.1"
+    cli("review", "add", "src/a:2", "Why?")
+    cli("review", "add", "src/a:3", "And why?")
+    assert cli("review", "rm", label).text == f"{label}: removed\n"
+    assert [row[3] for row in listed(cli)] == ["And why?"]
+    assert "no comment" in cli.refused("review", "rm", label, code=3)
+    followed = OwnSessionDirectory(opened, tmp_path / "project", None)
+    later = AttachedAgent(opened, tmp_path / "project", followed, session="later")
+    later.prompt("More")
+    later.stop()
+    followed.close()
+    answer = cli("review", "list")
+    assert (answer.text, "1 draft waits in" in answer.err) == ("", True)
+    assert f"`casfs review list {agent.thread.id[-8:]}`" in answer.err
+
+
 def test_by_the_name_of_a_worktree(
     cli: Cli, opened: Store, agent: AttachedAgent, tmp_path: Path
 ) -> None:

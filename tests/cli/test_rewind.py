@@ -56,11 +56,14 @@ def test_conflicts_are_named_first(cli: Cli, project: Path, agent: AttachedAgent
     agent.run("sed -i s/1/one/ a; echo x > new")
     (project / "a").write_text("ONE\n2\n3\n")
     answer = cli("rewind", "--to", "1", code=1)
-    assert answer.err == "casfs: warning: a stays as it is: changed since, in the same lines\n"
+    assert (
+        answer.err
+        == "casfs: warning: a stays as it is: changed since, in the same lines or next to them\n"
+    )
     assert "D new" in answer.text
     assert (project / "a").read_text() == "ONE\n2\n3\n"
     value = cli("rewind", "--to", "1", "--json", code=1).json
-    assert value["conflicts"] == {"a": "changed since, in the same lines"}
+    assert value["conflicts"] == {"a": "changed since, in the same lines or next to them"}
     assert value["changes"] == []
 
 
@@ -221,7 +224,7 @@ def test_an_undo_names_what_it_cannot_bring_back(
     (project / "a").write_text((project / "a").read_text().replace("2", "zwei"))
     mine = contents(project)
     answer = cli("undo", code=1)
-    assert "a stays as it is: changed since, in the same lines" in answer.err
+    assert "a stays as it is: changed since, in the same lines or next to them" in answer.err
     assert contents(project) == mine
 
 

@@ -63,7 +63,7 @@ def test_both_have_changed_the_same_line(agent: AttachedAgent, project: Path) ->
     (project / "a").write_text((project / "a").read_text().replace("one", "ONE"))
     before = (project / "a").read_text()
     plan = rewind(agent, "1")
-    assert plan.undone.conflicts == {b"a": "changed since, in the same lines"}
+    assert plan.undone.conflicts == {b"a": "changed since, in the same lines or next to them"}
     assert (project / "a").read_text() == before
     assert (project / "b").read_text() == "b\n"
 

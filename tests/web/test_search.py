@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from casfs.digest import BlobHash, NodeHash, ThreadId, TreeHash
 from casfs.errors import Refused
+from casfs.review import comments
+from casfs.review.comments import Comment, Review
 from casfs.store.store import Store
+from casfs.threads import threads
 from casfs.web import search as searches
 from casfs.web.search import search
 from tests.support.thread_example import make_thread
@@ -46,3 +52,30 @@ def test_a_hit_leads_to_its_step(web: Web, disk_store: Store) -> None:
     assert "Nothing has" in web.get("/search?q=%22*").text
     assert "no thread" in web.get("/search?q=needle&thread=unknown", 404).text
     assert "Nothing" not in web.get("/search").text
+
+
+def test_a_step_is_listed_once(web: Web, disk_store: Store) -> None:
+    """Its output, its detail and its prompt may all have the word."""
+    thread = make_thread(disk_store)
+    thread.step("planner", "the needle", detail=disk_store.put_node(
+        "content", {"text": "a needle in its detail", "artifacts": []}
+    ).hash)  # fmt: skip
+    assert len(search(disk_store, "needle").hits) == 1
+
+
+def added(comment: Comment, review: Review, _: object) -> Review:
+    return comments.add(review, comment)
+
+
+def test_a_comment_leads_to_its_review(web: Web, disk_store: Store) -> None:
+    """Earlier versions of the review are no hits."""
+    thread = make_thread(disk_store)
+    id = ThreadId(thread.id)
+    tree = threads.start(disk_store, threads.get(disk_store, id)).payload["workspace"]
+    assert tree is not None
+    for text in ("a needle", "another needle"):
+        draft = Comment(0, TreeHash(NodeHash(BlobHash(tree))), b"hello.txt", 0, count=0, text=text)
+        comments.change(disk_store, id, partial(added, draft))
+    (hit,) = search(disk_store, "needle").hits
+    assert (hit.type, hit.thread) == ("review", thread.id)
+    assert f'<a href="/threads/{thread.id}/review">review</a>' in web.get("/search?q=needle").text

@@ -25,7 +25,6 @@ from casfs.threads import threads
 from casfs.threads.permission import PermissionRequest
 from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
 from casfs.trees import tree
-from engine.acp import permission_request
 from engine.runtime.review_messages import ReviewMessages
 from engine.runtime.thread_head import ThreadHead
 from engine.workflow import registry as workflows
@@ -436,82 +435,6 @@ def test_an_edit_is_shown_in_its_file(store: Store, tmp_path: Path) -> None:
     assert second.endswith("@@ -1 +1,2 @@\n uno\n+due\n")
     assert third.startswith("a/new.txt b/new.txt\n--- /dev/null\n")
     assert request.command is None
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ({"command": ["bash", "-c", "ls | wc"]}, "$ ls | wc\nin ."),
-        ({"command": ["./evil.sh", "-c", "ls"]}, "$ ./evil.sh -c ls\nin ."),
-        ({"command": ["python3", "-c", "import os"]}, "$ python3 -c 'import os'\nin ."),
-        ({"command": "git", "args": ["push", "--force"]}, "$ git push --force\nin ."),
-        ({"command": "ls", "unsafe": True}, '$ ls\nin .\n\n{\n  "unsafe": true\n}'),
-        ({"command": "ls", "mode": "args"}, '$ ls\nin .\n\n{\n  "mode": "args"\n}'),
-        ({"command": "ls", "cmd": "rm"}, '$ ls\nin .\n\n{\n  "cmd": "rm"\n}'),
-        ({"command": "ls", "cwd": "a", "workdir": "b"}, '$ ls\nin a\n\n{\n  "workdir": "b"\n}'),
-        ({"command": "x" * 300_000}, "It is too long to be shown whole."),
-    ],
-)
-def test_nothing_of_a_command_is_hidden(given: dict[str, Any], shown: str) -> None:
-    request = permission_request.read({"rawInput": given}, "t", "execute", None, str)
-    assert request.subject.endswith(shown)
-    assert request.is_short == ("too long" not in shown)
-
-
-@pytest.mark.parametrize(
-    ("diff", "patch"),
-    [
-        ({"oldText": "\n", "newText": "# x\n"}, "@@ -1 +1 @@\n-\n+# x\n"),
-        ({"oldText": None, "newText": "one\nevil #\0"}, "+evil #\\0\n"),
-        ({"oldText": "two", "newText": "due"}, "-two\n+due\n"),
-        ({"oldText": "", "newText": "x" * 300_000}, "M a.txt (too large to show)\n"),
-    ],
-)
-def test_nothing_of_an_edit_is_hidden(tmp_path: Path, diff: dict[str, Any], patch: str) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n")
-    part = {"type": "diff", "path": str(tmp_path / "a.txt"), **diff}
-    request = permission_request.read({"content": [part]}, "t", "edit", tmp_path, str)
-    assert patch in request.patch
-
-
-HEAD = "Index: a.txt\n" + "=" * 67 + "\n--- a.txt\n+++ a.txt\n@@ -1,1 +1,1 @@\n"
-
-
-@pytest.mark.parametrize(
-    ("member", "is_shown_already"),
-    [
-        (f"{HEAD}-two\n+due\n one\n\\ No newline at end of file\n", True),
-        (f"{HEAD}-two\n+due\n+evil\n", False),
-        (f"{HEAD}-other\n+due\n", False),
-        ("+due\n", False),
-        (f"{HEAD}-two\n+due\nrun evil\n", False),
-        ("--- b.txt\n+++ b.txt\n@@ -1,1 +1,1 @@\n-two\n+due\n", False),
-    ],
-)
-def test_what_its_diff_shows_is_not_shown_again(
-    tmp_path: Path, member: str, is_shown_already: bool
-) -> None:
-    """An edit of opencode comes with a unified diff and the path among its arguments."""
-    (tmp_path / "a.txt").write_text("one\ntwo\n")
-    path = str(tmp_path / "a.txt")
-    part = {"type": "diff", "path": path, "oldText": "two", "newText": "due"}
-    call = {"content": [part], "rawInput": {"filepath": path, "diff": member}}
-    request = permission_request.read(call, path, "edit", tmp_path, str)
-    assert (request.arguments == "") == is_shown_already
-    assert request.title == "a.txt"
-
-
-def test_what_is_private_stays_out_of_a_question(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("# mine\nKEY=hunter2hunter2\nMODE=a\n")
-    part = {"type": "diff", "path": ".env", "oldText": "MODE=a", "newText": "MODE=b"}
-    request = permission_request.read({"content": [part]}, "t", "edit", tmp_path, str)
-    assert "mine" not in request.patch
-    assert "+MODE=b" in request.patch
-    long = {"type": "diff", "path": "a", "oldText": None, "newText": "x\n" * 99_999 + "secret\n"}
-    cut = permission_request.read(
-        {"content": [long]}, "t", "edit", tmp_path, lambda text: text.replace("secret", "***")
-    )
-    assert "secr" not in cut.patch
 
 
 @pytest.mark.parametrize(
