@@ -32,6 +32,7 @@ SENT = "sent"
 HELD = "held"
 HEARD = "heard"
 HANDLED = "handled"
+HOOK = "hook"  # a way of a round: between the calls of a prompt
 
 
 @dataclass(frozen=True)

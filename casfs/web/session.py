@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, TypeAlias
 
 from starlette.responses import Response
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from casfs.backend.protocols import HeadName
 from casfs.checkpoints import revisions
 from casfs.errors import CasfsError, NotFound
+from casfs.review import comments
 from casfs.sessions import points, session_steps
 from casfs.sessions.session_steps import StepRecord
 from casfs.store.store import Store
@@ -41,10 +43,12 @@ NO_CALLS = slice(0)
 
 @dataclass(frozen=True)
 class Said:
-    """What the model said without a call, in the middle of its work."""
+    """What the model said without a call, in the middle of its work; or the message of a review
+    that it heard there, of the `round`."""
 
     text: Text
     at_ms: int
+    round: int | None = None
 
 
 Act: TypeAlias = CallView | Said
@@ -220,6 +224,7 @@ class _Reader:
         self._children = children
         self._part = part
         self._is_unfolded = is_unfolded
+        self._review = comments.load(store, thread.id)
         self._calls_left = MAX_CALLS
         self._lines_left = MAX_LINES if part is None else STEP_LINES
 
@@ -239,7 +244,7 @@ class _Reader:
             tokens=session.get("totalTokens", 0),
             model=session.get("model"),
             changes=self._changes(node),
-            acts=self._acts(record, step["content"]) if record else None,
+            acts=self._acts(record, step["content"], step["completedAt"]) if record else None,
             call_count=record.call_count if record else 0,
             children=[child for child in self._children if child.head in ends],
             has_turns=bool(session.get("turns")),
@@ -271,7 +276,9 @@ class _Reader:
     def _calls(self) -> slice:
         return slice(-self._calls_left, None) if self._part is None else self._part
 
-    def _acts(self, record: StepRecord, answer: str | None = None) -> list[Act]:
+    def _acts(
+        self, record: StepRecord, answer: str | None = None, ended_ms: float = inf
+    ) -> list[Act]:
         """Returns the calls, and what was said between them but for the answer."""
         about = sessions.about(self._store, self._thread)
         views: list[CallView] = []
@@ -286,6 +293,11 @@ class _Reader:
             if turn["output"] != answer and turn.get("reportedAt", 0) >= begin:
                 said = texts.content(self._store, turn["output"])
                 spoken.append(Said(said, turn.get("reportedAt", 0)))
+        for number, sent in enumerate(self._review.rounds, 1):
+            is_between = max(begin, record.reported_ms) <= sent.offered_at <= ended_ms
+            if sent.way == comments.HOOK and sent.state == comments.HEARD and is_between:
+                told = texts.content(self._store, sent.message)
+                spoken.append(Said(told, sent.offered_at, number))
         return sorted([*views, *spoken], key=lambda act: act.at_ms)
 
     def _changes(self, node: StepNode) -> Changes:

@@ -22,7 +22,7 @@ from casfs.attach import spool
 from casfs.digest import ThreadId
 from casfs.errors import CasfsError, Refused
 from casfs.review import comments, message
-from casfs.review.comments import HEARD, HELD, SENT, Review, Round
+from casfs.review.comments import HEARD, HELD, HOOK, SENT, Review, Round
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -41,7 +41,6 @@ from engine.sessions.session_thread import session_key
 from engine.threads import lifecycle
 
 Answer = dict[str, Any]
-HOOK = "hook"
 AFTER_CALL = "PostToolUse"
 AT_PROMPT = "UserPromptSubmit"
 AT_END = "Stop"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -13,9 +14,12 @@ import pytest
 from casfs.backend.protocols import Head, HeadName
 from casfs.maintenance import gc
 from casfs.maintenance.gc import Limits
+from casfs.review import comments
+from casfs.review.comments import HEARD, HOOK, SENT, Round
 from casfs.sessions import points, session_steps
 from casfs.sessions.session_steps import CallRecord, StepRecord
 from casfs.store.store import Store
+from casfs.system.clock import now_ms
 from casfs.threads import sessions
 from casfs.web import session, session_calls
 from casfs.web.session import MAX_CALLS
@@ -276,3 +280,18 @@ def test_arguments_and_lists_in_another_form(text: str) -> None:
     call = CallRecord(1, 1, "x", "Bash", text, "completed", 0, before=None, after=None)
     assert isinstance(points.arguments(call), dict)
     assert session_steps._reasons(text) == {}
+
+
+def test_a_review_that_was_heard_at_work(web: Web, agent: AttachedAgent) -> None:
+    """One that an idle agent heard is a prompt of its own."""
+    store, thread = agent.store, agent.thread
+    text = {"text": "[casfs review] Why <b>twenty</b>?", "artifacts": []}
+    message = store.put_node("content", text).hash
+    sent = Round(message, now_ms(), HEARD, HOOK, offered_at=now_ms())
+    rounds = (sent, replace(sent, way="inbox"), replace(sent, state=SENT))
+    comments.change(store, thread.id, lambda old, _: replace(old, rounds=rounds))
+    page = web.get(f"/threads/{thread.id}").text
+    assert "Round 1 of the review" in article(page, 2)
+    assert "Why &lt;b&gt;twenty" in article(page, 2)
+    assert "of the review" not in article(page, 1)
+    assert page.count("of the review") == 1
