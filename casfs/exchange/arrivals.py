@@ -239,7 +239,7 @@ def _means_another(store: Store, text: str) -> bool:
 
 def _is_thread_name(text: str) -> bool:
     is_id = re.fullmatch(head_kinds.THREAD_ID, text.upper())
-    return bool(re.fullmatch(head_kinds.NAME, text)) and not is_id and not is_hash(text)
+    return bool(re.fullmatch(head_kinds.THREAD_NAME, text)) and not is_id and not is_hash(text)
 
 
 def value(name: str, head: Head) -> str:

@@ -27,13 +27,13 @@ def one_at_a_time(name: str | None) -> Iterator[None]:
         yield
         return
     if (
-        not re.fullmatch(head_kinds.NAME, name)
+        not re.fullmatch(head_kinds.THREAD_NAME, name)
         or re.fullmatch(head_kinds.THREAD_ID, name.upper())
         or is_hash(name)
     ):
         raise Invalid(
-            f"invalid thread name {name!r}: use 1 to 64 letters, digits, '.', '_', '-', and not an"
-            " id or a hash"
+            f"invalid thread name {name!r}: use 1 to 64 letters, digits, blanks and ._-,'+(), a"
+            " letter or digit first, and not an id or a hash"
         )
     with LOCK:
         yield

@@ -34,7 +34,7 @@ def test_a_thread_is_renamed(cli: Cli) -> None:
     assert cli("thread", "rename", first, "parser-fix").text == f"{first} named parser-fix\n"
     assert cli("thread", "rename", first, "parser-fix", "--json").json == {"ids": [first]}
     assert "is taken by thread" in cli.refused("thread", "rename", second, "parser-fix", code=4)
-    assert "invalid thread name" in cli.refused("thread", "rename", second, "a b", code=4)
+    assert "invalid thread name" in cli.refused("thread", "rename", second, "a:b", code=4)
     token = samples.github_token()
     assert "looks like a secret" in cli.refused("thread", "rename", second, token, code=4)
     assert "give NAME or --undo" in cli.refused("thread", "rename", second, code=2)

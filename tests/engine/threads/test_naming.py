@@ -44,7 +44,19 @@ def test_by_several_at_once(disk_store: Store) -> None:
         assert sum(pool.map(attempt, range(8))) == 1
 
 
-@pytest.mark.parametrize("name", ["", "@last", "a b", "ab" * 32, "01JD0000000000000000000000", "é"])
+@pytest.mark.parametrize("name", ["Mend the login, twice", "Müller's fix (2)", "x" * 64, "a"])
+def test_a_name_may_be_a_title(disk_store: Store, name: str) -> None:
+    thread = made(disk_store, name)
+    assert lookup.find(disk_store, name).id == thread.id
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "@last", " a", "a ", "a\nb", "a\n", "a:b", "a@2", "a/b", "\x1b[2J", "a\u202eb"),
+        *("x" * 65, "ab" * 32, "01JD0000000000000000000000"),
+    ],
+)
 def test_what_is_no_name(disk_store: Store, name: str) -> None:
     with pytest.raises(Invalid, match="invalid thread name"):
         made(disk_store, name)
@@ -60,7 +72,7 @@ def test_the_command_line(cli: Cli) -> None:
         cli(*start, "--name", "mend", code=4)
         other = cli("thread", "fork", "mend", "--at", "0", "--name", "again").word
         cli("thread", "fork", "mend", "--at", "0", "--name", "again", code=4)
-        cli("thread", "fork", "mend", "--at", "0", "--name", "a b", code=4)
+        cli("thread", "fork", "mend", "--at", "0", "--name", "a:b", code=4)
         assert cli("thread", "show", "again", "--json").json["id"] == other
         cli("thread", "cancel", "again")
         assert cli("thread", "cancel", "mend").word == id
