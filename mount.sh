@@ -250,7 +250,8 @@ unmount_workspaces() {
     while IFS= read -r dir; do
         if grep -qF " ${dir// /\\040} " /proc/self/mounts; then
             casfs umount "$dir" >/dev/null || fail "$dir is in use: leave it, then stop again"
-            say "unmounted the workspace $(short "$dir"); \`casfs workspace open\` shows it again"
+            say "unmounted $(short "$dir"), which keeps its changes; \`casfs workspace open\` shows it" \
+                "again, a worktree \`casfs worktree list\`"
         fi
     done < <(casfs workspace list --json | "$VENV/bin/python" -P -c '
 import json, sys

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,11 +21,10 @@ from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.threads import Thread
 from casfs.trees.recorded_state import RecordedState
-from casfs.workspaces.strategies import NATIVE
+from casfs.workspaces import desk
 from engine.agents import loader
 from engine.agents.loader import Package
 from engine.blocking import blocking
-from engine.runtime import overlay_workspace
 from engine.runtime.commit_queue import CommitQueue
 from engine.runtime.run_services import RunServices
 from engine.runtime.thread_run import ThreadRun
@@ -34,6 +32,7 @@ from engine.runtime.workspace import COPYING, Workspaces
 from engine.threads import forking, lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
+from tests.support.desks import OVER_IMAGES
 
 RULES = [{"from": name, "to": "a", "when": None} for name in ("__start__", "a")]
 ROLE = {"name": "a", "description": "", "systemPrompt": "", "extractPrompt": ""}
@@ -130,21 +129,18 @@ def _stored_bytes(root: Path) -> int:
 def turns_with_tree(folder: Path, files: int, steps: int) -> dict[str, float]:
     """Returns the median seconds of a turn of a thread that changes no file: without a workspace,
     with an overlay (as root only) and with a copy of so many files."""
-    overlay = partial(
-        overlay_workspace.OverlayWorkspace, trees=lambda root: Path(root.name), preferred=[NATIVE]
-    )
     for number in range(files):
         path = folder / "tree" / str(number // FILES_PER_DIRECTORY) / str(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text())
     with Store.init(folder / "store") as store:
         state = checkpoint.recorded(store, create(store, "tree", folder / "tree").checkpoint)
-        kinds = {"none": (COPYING, None), "overlay": (Workspaces(overlay), state)}
+        kinds = {"none": (COPYING, None), "overlay": (OVER_IMAGES, state)}
         kinds["copy"] = COPYING, state
         try:
             turns = {kind: run_threads(store, Shape(1, steps), *kinds[kind])[0] for kind in kinds}
         finally:
-            overlay_workspace.unmount_all(folder / "store")
+            desk.unmount_all(folder / "store")
     return {kind: statistics.median(values) for kind, values in turns.items()}
 
 

@@ -26,15 +26,15 @@ import trio
 from casfs.checkpoints import revisions
 from casfs.store.store import Store
 from casfs.trees.recorded_state import RecordedState
-from engine.runtime.overlay_workspace import OverlayWorkspace, unmount_all
+from casfs.workspaces.desk import unmount_all
 from engine.runtime.run_services import RunServices
 from engine.runtime.thread_run import ThreadRun
-from engine.runtime.workspace import Workspaces
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
 from engine.workflow import registry as workflows
 from tests.support import real_model
+from tests.support.desks import OVER_IMAGES
 from tests.support.engine import ONE
 from tests.support.helpers import put_tree
 from tests.support.model_server import Say, served, text, tool_calls
@@ -63,9 +63,7 @@ def run(root: Path, files: int, turns: int, script: list[Say], on: bool) -> floa
             made = lifecycle.create(
                 store, ThreadRequest(hash, "Do it.", bound, RecordedState(tree))
             )
-            places = Workspaces(
-                lambda store, folder: OverlayWorkspace(store, folder, lambda _: folder)
-            )
+            places = OVER_IMAGES
             times: list[float] = []
             for place, say in enumerate(model.script):
                 model.script[place] = partial(noted, say, times)
@@ -87,7 +85,7 @@ def played(root: Path, url: str, on: bool) -> tuple[int, float]:
         made = lifecycle.create(
             store, ThreadRequest(hash, "Mend add.py.", bound, RecordedState(tree))
         )
-        places = Workspaces(lambda store, folder: OverlayWorkspace(store, folder, lambda _: folder))
+        places = OVER_IMAGES
         begin = time.monotonic()
         try:
             services = RunServices(store, workspaces=places)

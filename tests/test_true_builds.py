@@ -21,12 +21,13 @@ from casfs.trees.restore.apply import apply
 from casfs.trees.restore.options import RestoreOptions
 from casfs.trees.restore.restore import restore
 from casfs.workspaces import lifecycle, strategies
-from engine.runtime.overlay_workspace import OverlayWorkspace
-from engine.runtime.workspace import Workspace, Workspaces
+from casfs.workspaces.desk import Desk
+from engine.runtime.workspace import COPYING, Workspaces
 from tests.engine.runtime.test_local_resume import whole
 from tests.mount.test_workspaces import EACH, opened, run
 from tests.support import programs
 from tests.support.builds import TOOLS, Tool
+from tests.support.desks import OVER_IMAGES
 from tests.support.engine import Cli, begin, carry_on, fork, loop, says
 from tests.support.restores import take_back_last
 from tests.support.served import serving, unmounted_after
@@ -170,23 +171,19 @@ def test_a_record_without_times_is_dated_as_it_is_written(
 # -- threads ----------------------------------------------------------------------------------
 
 
-def overlay(store: Store, folder: Path) -> Workspace:
-    return OverlayWorkspace(store, folder, trees=lambda root: folder, preferred=[strategies.NATIVE])
-
-
 KINDS = pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(Workspace, id="copy"),
-        pytest.param(overlay, id="overlay", marks=skip_without(strategies.NATIVE)),
+        pytest.param(COPYING, id="copy"),
+        pytest.param(OVER_IMAGES, id="overlay", marks=skip_without(strategies.NATIVE)),
     ],
 )
 
 
 @pytest.fixture
-def workspaces(disk_store: Store) -> Iterator[list[Workspace]]:
+def workspaces(disk_store: Store) -> Iterator[list[Desk]]:
     """Removed after the test."""
-    made: list[Workspace] = []
+    made: list[Desk] = []
     yield made
     for one in made:
         one.remove()
@@ -198,13 +195,14 @@ def test_steps_of_a_thread(
     disk_store: Store,
     project: Path,
     tool: Tool,
-    kind: type[Workspace],
-    workspaces: list[Workspace],
+    kind: Workspaces,
+    workspaces: list[Desk],
     tmp_path: Path,
 ) -> None:
-    def begun(state: RecordedState) -> Workspace:
+    def begun(state: RecordedState) -> Desk:
         """As a new process begins a step: after a kill, and of a fork."""
-        workspaces.append(kind(disk_store, disk_store.root / "workspaces" / f"{len(workspaces)}"))
+        folder = disk_store.root / "workspaces" / f"{len(workspaces)}"
+        workspaces.append(Desk(disk_store, folder, preferred=kind.preferred))
         workspaces[-1].reset(state)
         return workspaces[-1]
 
@@ -233,7 +231,7 @@ def test_steps_of_a_thread(
 
 @KINDS
 async def test_a_workflow_in_which_one_builds_and_one_edits(
-    disk_store: Store, tmp_path: Path, kind: type[Workspace]
+    disk_store: Store, tmp_path: Path, kind: Workspaces
 ) -> None:
     """The tester runs what the coder wrote; so does that of a fork."""
     tool, said = NAMED["make with cat"], tmp_path / "said"
@@ -243,12 +241,11 @@ async def test_a_workflow_in_which_one_builds_and_one_edits(
         f" else touch turn; make prog; grep -o value=. prog | tr '\\n' ' ' >>{said}; fi"
     )
     made = begin(disk_store, loop(3), {"a": says({}, script)}, whole(disk_store, project))
-    kinds = Workspaces(kind)
-    ended = await carry_on(disk_store, made, workspaces=kinds)
+    ended = await carry_on(disk_store, made, workspaces=kind)
     assert ended.status == ENDED, ended.record["reason"]
     before, after = "value=0 value=0 value=0 ", "value=7 value=0 value=0 "
     assert said.read_text() == before + after
-    await carry_on(disk_store, fork(disk_store, ended, 1), workspaces=kinds)
+    await carry_on(disk_store, fork(disk_store, ended, 1), workspaces=kind)
     assert said.read_text() == before + after + after
 
 
@@ -279,9 +276,9 @@ def test_in_an_open_workspace(disk_store: Store, tmp_path: Path, strategy: str) 
         for state, value in ((first, "0"), (second, "7")):
             path = folder / f"w{value}"
             made = opened(mount, path, strategy, state)
-            assert "is up to date" in run(mount, path, "make prog")
+            assert "is up to date" in run(path, "make prog")
             script = "sed -i s/value=./value=8/ a.c && make prog && cat prog"
-            assert "value=8" in (said := run(mount, path, script))
+            assert "value=8" in (said := run(path, script))
             assert f'COMMON "value={value}"' in said
             lifecycle.close(disk_store, made, force=True)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from casfs.errors import CasfsError
+from casfs.errors import CasfsError, StartFailed
 from casfs.system import daemon_socket
 
 READY = "ready"
@@ -25,14 +25,6 @@ STARTING_S = 10.0  # for a daemon that another command starts
 
 foreground_option = click.option("--foreground", is_flag=True, help="Do not go to the background.")
 ready_option = click.option("--ready-fd", type=int, hidden=True)
-
-
-class StartFailed(CasfsError):
-    """The subprocess's error message and exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 def start(root: Path, arguments: list[str], log: str) -> int:

@@ -15,6 +15,7 @@ from casfs.system.log import Log, to_file
 
 if TYPE_CHECKING:
     from casfs.store.store import Store
+    from casfs.workspaces.strategies import TreeLocator
     from engine.runtime.workspace import Workspaces
 
 GROWTH_SHARE = 0.1  # of the limit of turn trees
@@ -67,17 +68,14 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
     """Chooses the threads' workspaces: overlays as root, which mounting one requires, copies
     otherwise. The store is mounted only where the kernel cannot show a tree by itself."""
     from casfs.cli import implicit_mount
-    from casfs.workspaces import strategies, strategy_choice
-    from engine.runtime.overlay_workspace import OverlayWorkspace
-    from engine.runtime.workspace import COPYING, Workspace, Workspaces
+    from casfs.workspaces import desk, strategies, strategy_choice
+    from engine.runtime.workspace import COPYING, Workspaces
 
     if strategy_choice.unavailable(strategies.STRATEGIES[strategies.OVERLAY]) is not None:
         return COPYING
 
-    def open(store: Store, folder: Path) -> Workspace:
-        return OverlayWorkspace(
-            store, folder, trees=implicit_mount.tree_provider(store, os.environ), log=log
-        )
+    def trees(store: Store) -> TreeLocator:
+        return implicit_mount.tree_provider(store, os.environ)
 
     def prepare() -> None:
         try:
@@ -86,7 +84,13 @@ def _workspaces(root: Path, log: Log) -> Workspaces:
         except CasfsError as error:
             log("not mounted", error=str(error))
 
-    return Workspaces(open, lambda: implicit_mount.end(root, os.environ), prepare)
+    return Workspaces(
+        trees,
+        desk.OVERLAYS,
+        release=lambda: implicit_mount.end(root, os.environ),
+        prepare=prepare,
+        log=log,
+    )
 
 
 def maintenance(values: Mapping[str, Any]) -> Callable[[Store], None]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from casfs.cli import background
-from casfs.errors import CasfsError, NotFound, Refused
+from casfs.errors import CasfsError, NotFound, Refused, StartFailed
 from casfs.mount import mount_points
 from casfs.store.store import Store
 from casfs.system import daemon_socket, locks, store_mounts
@@ -121,6 +121,6 @@ def start(root: Path, env: Mapping[str, str]) -> None:
         mount_points.check(root, point)
         # The lower layer of a workspace has its private files; only the user enters its directory.
         background.start(root, ["mount", "--with-local", str(point)], "mount.err")
-    except (Refused, background.StartFailed):
+    except (Refused, StartFailed):
         if point not in store_mounts.mounted(root):  # else a concurrent start came first
             raise

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from casfs.actions.runner import Outcome
 
 TreeRun: TypeAlias = "Callable[[DatedTree], Outcome]"
-FOLDER = "tests"  # in the store: the workspace of the one command that runs
+FOLDER = "tests"  # in the store: the desk of the one command that runs
 MARK = "CASFS_TREE"  # in its environment, so in its key: `casfs action` replays no failure of it
 
 
@@ -32,13 +32,13 @@ def tree_runner(
     """Yields a function that runs a command on a tree, or replays its result; what it prints goes
     to stderr. `names`: variables to pass on. Raises NotFound (the program), Failed."""
     from casfs.actions import key, runner
-    from engine.runtime.overlay_workspace import OverlayWorkspace
+    from casfs.workspaces.desk import OVERLAYS, Desk
 
     def run(root: DatedTree) -> Outcome:
         def prepare(_: TreeHash) -> None:
-            workspace.reset(RecordedState.of_tree(root))
+            desk.reset(RecordedState.of_tree(root))
 
-        request_args = tuple(argv), workspace.path, ".", (), env | {MARK: root.tree}, None
+        request_args = tuple(argv), desk.path, ".", (), env | {MARK: root.tree}, None
         request = key.Request(*request_args, tree=root.tree, prepare=prepare)
         return runner.run(store, request, streams, cached=cached)
 
@@ -47,10 +47,10 @@ def tree_runner(
     waiting = partial(warn, "waiting for another command that runs on a tree of this store")
     with implicit_mount.kept(store.root), locks.held(store.root, FOLDER, waiting):
         trees = implicit_mount.tree_provider(store, os.environ)
-        workspace = OverlayWorkspace(store, store.root / FOLDER, trees)
+        desk = Desk(store, store.root / FOLDER, trees, preferred=OVERLAYS)
         try:
-            workspace.remove()  # left by a command that was killed
+            desk.remove()  # left by a command that was killed
             yield run
         finally:
-            workspace.remove()
+            desk.remove()
     implicit_mount.end_unused(store, os.environ)

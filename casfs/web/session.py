@@ -296,8 +296,8 @@ class _Reader:
         for number, sent in enumerate(self._review.rounds, 1):
             is_between = max(begin, record.reported_ms) <= sent.offered_at <= ended_ms
             if sent.way == comments.HOOK and sent.state == comments.HEARD and is_between:
-                told = texts.content(self._store, sent.message)
-                spoken.append(Said(told, sent.offered_at, number))
+                message = texts.content(self._store, sent.message)
+                spoken.append(Said(message, sent.offered_at, number))
         return sorted([*views, *spoken], key=lambda act: act.at_ms)
 
     def _changes(self, node: StepNode) -> Changes:

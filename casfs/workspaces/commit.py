@@ -26,7 +26,7 @@ from casfs.trees.snapshot.ignore import IgnoreRules, invalid_patterns_named, rea
 from casfs.trees.snapshot.properties import preserved_names
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.trees.snapshot.tracked_rules import TrackedRules
-from casfs.workspaces import overlay_snapshot, placeholder, registry
+from casfs.workspaces import overlay_snapshot, registry
 from casfs.workspaces.registry import Workspace
 
 
@@ -43,10 +43,9 @@ def commit_workspace(store: Store, workspace: Workspace, message: str = "") -> C
     """Store what the workspace holds and move its head there; one that was opened from a
     checkpoint creates another of that name.
 
-    Raises Refused (read-only, files in a placeholder), Conflict (a concurrent commit), Failed.
+    Raises Refused (read-only), Conflict (a concurrent commit), Failed.
     """
     registry.check_writable(workspace)
-    placeholder.check(workspace)
     report = SnapshotReport()
     with store.batch() as batch:
         state = snapshot(store, batch, workspace=workspace, report=report)
@@ -129,10 +128,10 @@ def snapshot(
         full = overlay_snapshot.snapshot(
             store,
             batch,
-            base=workspace.lower,
+            base=workspace.stack.lower,
             upper=workspace.upper,
             report=report,
-            markers=strategy.markers,
+            marks_by_files=strategy.marks_by_files,
             rules=rules,
             scanner=settings.scanner(),
             view=path if workspace.state == "open" else None,

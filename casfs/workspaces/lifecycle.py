@@ -31,21 +31,12 @@ from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.files import closing_fd, os_errors
-from casfs.system.paths import DIR_FLAGS
-from casfs.trees import dated, tree
+from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.target import Target
-from casfs.trees.restore.write import set_directory_attributes
-from casfs.workspaces import (
-    overlay_markers,
-    overlay_mount,
-    placeholder,
-    registry,
-    strategies,
-)
+from casfs.workspaces import layers, overlay_markers, overlay_mount, registry
 from casfs.workspaces.commit import is_dirty
-from casfs.workspaces.overlay_mount import OverlayLayers
 from casfs.workspaces.registry import Workspace
 from casfs.workspaces.strategies import Strategy, TreeLocator
 
@@ -82,7 +73,8 @@ def open(
         return _reopen(store, old, state=state, trees=trees, verify=verify)
     if read_only and not strategy.layered:
         raise Refused("a copy cannot be read-only; leave out --read-only or use another strategy")
-    overlay_markers.check_names(store, state.full, strategy.markers)
+    if strategy.marks_by_files:
+        overlay_markers.check_names(store, state.full)
     mode = _check_directory(store, path)
     new = registry.new(
         store, path, state=state, strategy=strategy, origin=origin, read_only=read_only, mode=mode
@@ -99,7 +91,7 @@ def open(
         registry.swap(store, new.id, old=None, new=new.head)
         try:
             _make_directory(new.path)
-            _create_layers(store, new)
+            _make_upper(store, new)
             _populate(store, new, trees=trees, verify=verify)
         except BaseException:
             # The head goes last, for the same reason.
@@ -174,7 +166,7 @@ def is_disconnected(workspace: Workspace) -> bool:
 def _locked_if_read_only(workspace: Workspace) -> Iterator[None]:
     """Locks a read-only workspace: `sweep` leaves alone what another process has locked, as one
     that is not mounted yet."""
-    lock = registry.lock(workspace, inherited=False) if workspace.record["readOnly"] else -1
+    lock = registry.lock(workspace) if workspace.record["readOnly"] else -1
     try:
         yield
     finally:
@@ -189,15 +181,13 @@ def close(store: Store, workspace: Workspace, *, force: bool = False) -> bool:
     Raises Refused where changes would be lost, unless `force`; also where programs still run
     in there.
     """
-    lock = registry.lock(workspace, inherited=False)
+    lock = registry.lock(workspace)
     with closing_fd(lock):
-        if not force:
-            placeholder.check(workspace)
-            if is_dirty(store, workspace):
-                raise Refused(
-                    f"{workspace.path} has changes that are not committed; commit them, or close"
-                    " --force"
-                )
+        if not force and is_dirty(store, workspace):
+            raise Refused(
+                f"{workspace.path} has changes that are not committed; commit them, or close"
+                " --force"
+            )
         _check_no_other_mount(workspace)
         # Not lazily, and before anything is deleted: where programs run in there it is refused.
         overlay_mount.unmount(workspace.path)
@@ -257,7 +247,7 @@ def detach(workspace: Workspace, *, lazy: bool = False) -> None:
 def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace:
     """Reset a workspace to its last commit; it stays open. Raises Refused where it is in use."""
     registry.check_writable(workspace)
-    lock = registry.lock(workspace, inherited=False)
+    lock = registry.lock(workspace)
     with closing_fd(lock):
         # Not lazily, and before anything is deleted: where programs run in there it is refused.
         overlay_mount.unmount(workspace.path)
@@ -273,7 +263,7 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
         # A restore would refuse to overwrite the changes.
         if not workspace.strategy.layered:
             rmtree.empty(workspace.path)
-        _create_layers(store, new)
+        _make_upper(store, new)
         # Between the two generations: whenever a crash comes, the head has a base and the upper
         # that belongs to it.
         registry.swap(store, workspace.id, old=workspace.head, new=new.head)
@@ -285,62 +275,24 @@ def discard(store: Store, workspace: Workspace, trees: TreeLocator) -> Workspace
 # -- on the host --------------------------------------------------------------------------
 
 
-def _create_layers(store: Store, workspace: Workspace) -> None:
+def _make_upper(store: Store, workspace: Workspace) -> None:
     if not workspace.strategy.layered:
         return
     rmtree.delete(workspace.upper.parent)  # left there by a crash
     with os_errors(f"cannot make {workspace.upper}"):
-        create_upper(store, workspace.lower, workspace.upper)
-
-
-def create_upper(store: Store, base: DatedTree, upper: Path) -> None:
-    """Make an empty upper, with the mode and the time of the root of the tree `base`, and `work`
-    beside it. Raises OSError."""
-    upper.mkdir(parents=True)
-    upper.with_name("work").mkdir(mode=0o700)
-    # The root of an overlay shows the attributes of its upper, not those of the tree.
-    fd = os.open(upper, DIR_FLAGS)
-    with closing_fd(fd):
-        set_directory_attributes(fd, dated.load(store, base).own)
+        layers.make_upper(store, workspace.stack)
 
 
 def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bool = False) -> None:
-    """Mount the tree, or restore it. What each command mounts in a namespace of its own is only
-    tried here."""
-    strategy = workspace.strategy
-    if strategy.mount is not None:
-        lowers = strategies.lower_locator(
-            store, strategy, trees, recheck=not _has_changes_layer(workspace), verify=verify
-        )
-        # A function: it is called again where gc has evicted the image meanwhile.
-        strategies.mount(strategy, lambda: _layers(store, workspace, lowers), trees)
-    elif strategy.layered:
-        # Tried here, so that nothing is opened in which `workspace exec` would then fail.
-        overlay_mount.try_namespace(workspace.layers(trees))
-        placeholder.make(workspace)
-    else:
-        state = workspace.recorded
-        # Most workspaces are mounted, and a restore imports 20 modules.
-        from casfs.trees.restore.options import RestoreOptions
-        from casfs.trees.restore.restore import restore
-
-        restore(store, state, workspace.path, RestoreOptions(parents=True))
-
-
-def _has_changes_layer(workspace: Workspace) -> bool:
-    return registry.IMAGE_TREE in workspace.record
-
-
-def _layers(store: Store, workspace: Workspace, lowers: TreeLocator) -> OverlayLayers:
-    if not _has_changes_layer(workspace):
-        return workspace.layers(lowers)
-    from casfs.native import images
-
-    changes = workspace.folder / "changes"
-    # Programs may still have the one before mounted, after a lazy unmount: it stays theirs.
-    changes.unlink(missing_ok=True)
-    images.write_layer(store, workspace.image_tree, workspace.lower, changes)
-    return workspace.layers(lowers, changes)
+    """Mount the tree, or restore it."""
+    layers.fill(
+        store,
+        workspace.strategy,
+        workspace.stack,
+        workspace.recorded,
+        trees,
+        verify=verify,
+    )
 
 
 def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False) -> None:
@@ -354,7 +306,6 @@ def _remove(store: Store, workspace: Workspace, *, keep_directory: bool = False)
         rmtree.empty(workspace.path)
         # The restore that made the copy has noted what it holds.
         Target(store, workspace.path).forget()
-    placeholder.remove(workspace)
     rmtree.delete(workspace.folder)
     if workspace.record["made"] and not (keep_directory or workspace.is_orphaned):
         with suppress(OSError):  # it is not empty

@@ -12,19 +12,18 @@ From Linux' Documentation/filesystems/overlayfs.rst:
                 may be the path of the content in `objects/`, `/ab/cdef…`, unless the tree has
                 that path, as the kernel sees it too
 
-Which attributes are markers depends on the creator of the overlay (`MarkerFormat`): root's are
-in `trusted.overlay.`, a user namespace's in `user.overlay.`, and in root's overlay an agent may
-have set the latter as it likes. fuse-overlayfs lets anybody set all of these attributes, so there
-only its files count, named as aufs did: `.wh.NAME`, empty or a device, is a whiteout, and a
-directory with `.wh..wh..opq` is opaque. What else has such a name, a program has renamed to it. A
-tree's own names of that form are hidden: such trees are refused (`check_names`).
+The kernel's are attributes in `trusted.overlay.`; those in `user.overlay.` an agent may have set as
+it likes. fuse-overlayfs lets anybody set all of these, so there only its files count, named as aufs
+did:
+`.wh.NAME`, empty or a device, is a whiteout, and a directory with `.wh..wh..opq` is opaque. What
+else has such a name, a program has renamed to it. A tree's own names of that form are hidden: such
+trees are refused (`check_names`).
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 
 from casfs.digest import TreeHash
 from casfs.errors import Failed
@@ -32,31 +31,17 @@ from casfs.store.store import Store
 from casfs.system.paths import printable
 from casfs.trees import tree
 
+PREFIX = "trusted.overlay."
 WHITEOUT_PREFIX = b".wh."
 OPAQUE_FILE = b".wh..wh..opq"
 RESERVED_PREFIX = b".wh..wh."
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerFormat:
-    """How an overlay writes markers: in attributes with one of these prefixes, and with `files`
-    also as files whose names start with `.wh.`."""
-
-    prefixes: tuple[str, ...]
-    files: bool = False
-
-
-TRUSTED = MarkerFormat(("trusted.overlay.",))
-USER = MarkerFormat(("user.overlay.",))
-FUSE = MarkerFormat((), files=True)
-
-
-def check_names(store: Store, root: TreeHash, markers: MarkerFormat) -> None:
-    """Raises Failed for a tree that an overlay with such markers would not show whole."""
-    if markers.files:
-        for path, entry in tree.walk(store, root):
-            if entry.name.startswith(WHITEOUT_PREFIX):
-                raise Failed(f"{printable(path)}: fuse-overlayfs hides names that begin with .wh.")
+def check_names(store: Store, root: TreeHash) -> None:
+    """Raises Failed for a tree that fuse-overlayfs would not show whole."""
+    for path, entry in tree.walk(store, root):
+        if entry.name.startswith(WHITEOUT_PREFIX):
+            raise Failed(f"{printable(path)}: fuse-overlayfs hides names that begin with .wh.")
 
 
 def is_whiteout(fd: int, name: bytes) -> bool:

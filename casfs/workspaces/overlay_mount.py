@@ -1,11 +1,9 @@
-"""Mounts overlays: by the kernel, in a user namespace, or by fuse-overlayfs. Unmounts them.
+"""Mounts overlays: by the kernel, or by fuse-overlayfs. Unmounts them.
 
 Options of the kernel's overlay, each for a reason:
 
     redirect_dir=on, metacopy=on   renaming a directory and chmod of a large file cost one entry
-                   in the upper, and `casfs.workspaces.overlay_snapshot` understands them. In a
-                   user namespace (`userxattr`) the kernel allows neither: there mv copies, as
-                   it does across file systems
+                   in the upper, and `casfs.workspaces.overlay_snapshot` understands them
     index=off      an index is bound to file handles, and ours are another mount's tomorrow
     xino=off       inode numbers need not be unique beyond the overlay
     nosuid, nodev  a tree from elsewhere brings no privileges
@@ -59,19 +57,15 @@ class OverlayLayers:
 
 
 def mount_overlay(layers: OverlayLayers) -> None:
-    """Mount by the kernel, visible to all. Raises Failed."""
-    _mount(layers, redirect_dir="on", metacopy="on")
-
-
-def _mount(layers: OverlayLayers, **extra_options: str) -> None:
-    """A read-only overlay is the tree over an empty directory: the kernel wants two layers."""
+    """Mount by the kernel. A read-only overlay is the tree over an empty directory: the kernel
+    wants two layers. Raises Failed."""
     values: dict[str, str | Sequence[Path]] = {"index": "off", "xino": "off"}
     if layers.read_only:
         values |= {"lowerdir": [layers.lower, layers.upper]}
     else:
         below = [layers.lower, layers.unrecorded] if layers.unrecorded else [layers.lower]
         values |= {"lowerdir": below, "upperdir": [layers.upper]}
-        values |= {"workdir": [layers.work], **extra_options}
+        values |= {"workdir": [layers.work], "redirect_dir": "on", "metacopy": "on"}
     with os_errors(f"cannot mount an overlay at {layers.point}"):
         mounts.mount(
             layers.source,
@@ -80,34 +74,6 @@ def _mount(layers: OverlayLayers, **extra_options: str) -> None:
             flags=layers.flags,
             options=mounts.options(values),
         )
-
-
-def enter_namespace(layers: OverlayLayers) -> None:
-    """Move this process, which must have one thread, to namespaces of its own and mount there;
-    its user stays the same. Raises Failed."""
-    with os_errors("cannot create a user namespace"):
-        mounts.enter_user_namespace()
-        mounts.mount("none", Path("/"), type="none", flags=mounts.MS_REC | mounts.MS_PRIVATE)
-    _mount(layers, userxattr="")
-
-
-def try_namespace(layers: OverlayLayers) -> None:
-    """Enter a namespace in a process of its own that ends at once. Raises Failed."""
-    read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            enter_namespace(layers)
-        except Failed as error:
-            os.write(write_end, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    with open(read_end, encoding="utf-8", errors="replace") as pipe:
-        reason = pipe.read()
-    os.waitpid(child, 0)
-    if reason:
-        raise Failed(reason)
 
 
 def mount_fuse_overlayfs(layers: OverlayLayers) -> None:

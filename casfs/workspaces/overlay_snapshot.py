@@ -46,7 +46,7 @@ from casfs.trees.snapshot.report import ReadContent, SnapshotReport
 from casfs.trees.snapshot.walker import MAX_DEPTH
 from casfs.trees.tree import Entries
 from casfs.workspaces import overlay_markers
-from casfs.workspaces.overlay_markers import WHITEOUT_PREFIX, MarkerFormat
+from casfs.workspaces.overlay_markers import WHITEOUT_PREFIX
 
 OBJECT_PATH = re.compile(rb"/([0-9a-f]{2})/([0-9a-f]{62})\Z")
 
@@ -57,7 +57,7 @@ def snapshot(
     base: DatedTree,
     upper: Path,
     report: SnapshotReport | None = None,
-    markers: MarkerFormat = overlay_markers.TRUSTED,
+    marks_by_files: bool = False,
     limit: int | None = None,
     rules: Callable[[bytes], IgnoreRules] | None = None,
     scanner: Scanner | None = None,
@@ -78,9 +78,8 @@ def snapshot(
     tree.load(store, base.tree)
     batch.begin_local()
     fd = open_top(upper)
-    merge = _Merge(
-        store, batch, base=base, upper=upper, report=report or SnapshotReport(), markers=markers
-    )
+    merge = _Merge(store, batch, base=base, upper=upper, report=report or SnapshotReport())
+    merge.marks_by_files = marks_by_files
     merge.limit = limit
     merge.scanner = scanner
     with ExitStack() as stack:
@@ -110,6 +109,7 @@ class _Subdirectory:
 
 
 class _Merge:
+    marks_by_files = False
     limit: int | None = None
     rules: IgnoreRules | None = None
     scanner: Scanner | None = None
@@ -123,14 +123,12 @@ class _Merge:
         base: DatedTree,
         upper: Path,
         report: SnapshotReport,
-        markers: MarkerFormat,
     ) -> None:
         self._store = store
         self._batch = batch
         self._base = base
         self._upper = os.fsencode(upper)
         self._report = report
-        self._markers = markers
         self._preserve = preserved_names(store, base.tree)
         self._user = os.geteuid()
         self._modified: dict[bytes, int] = {}  # time of each file and link of the upper, by path
@@ -217,7 +215,7 @@ class _Merge:
         with self._errors_named(path):
             names = sorted(map(os.fsencode, os.listdir(fd)))
             opaque = self._marker(fd, "opaque")
-        if opaque == b"y" or (self._markers.files and overlay_markers.OPAQUE_FILE in names):
+        if opaque == b"y" or (self.marks_by_files and overlay_markers.OPAQUE_FILE in names):
             lower = None
         names.sort(key=lambda name: not name.startswith(WHITEOUT_PREFIX))
         return names, tree.load(self._store, lower) if lower else {}, opaque == b"x"
@@ -233,9 +231,9 @@ class _Merge:
     ) -> _Subdirectory | None:
         """Apply the upper's entry `name` to `entries`; a directory is returned for the caller to
         descend into. `has_whiteouts`: an empty file may be a whiteout here."""
-        if self._markers.files and name.startswith(overlay_markers.RESERVED_PREFIX):
+        if self.marks_by_files and name.startswith(overlay_markers.RESERVED_PREFIX):
             return None
-        if self._markers.files and overlay_markers.is_whiteout(fd, name):
+        if self.marks_by_files and overlay_markers.is_whiteout(fd, name):
             entries.pop(name[len(WHITEOUT_PREFIX) :], None)
             return None
         entries.pop(name, None)
@@ -434,12 +432,13 @@ class _Merge:
         return tree.find(self._store, self._base.tree, redirect)
 
     def _marker(self, fd: int, name: str) -> bytes | None:
-        for prefix in self._markers.prefixes:
-            try:
-                return os.getxattr(fd, prefix + name)
-            except OSError as error:
-                if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
-                    raise
+        if self.marks_by_files:
+            return None
+        try:
+            return os.getxattr(fd, overlay_markers.PREFIX + name)
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
+                raise
         return None
 
     def _warn(self, path: bytes, warning: str) -> None:

@@ -46,8 +46,8 @@ from casfs.system.locks import lock_file
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import overlay_mount, strategies
-from casfs.workspaces.overlay_mount import OverlayLayers
-from casfs.workspaces.strategies import Strategy, TreeLocator
+from casfs.workspaces.layers import Stack
+from casfs.workspaces.strategies import Strategy
 
 HEADS = "workspaces/"
 FOLDER = "workspaces"
@@ -84,16 +84,19 @@ class Workspace:
         return RecordedState.of_fields(self.root, self.record)
 
     @property
-    def lower(self) -> DatedTree:
-        """What it was opened with, below what was written since."""
-        return DatedTree(self.record["base"], self.record.get(BASE_TIMES))
-
-    @property
-    def image_tree(self) -> DatedTree:
-        """The tree whose image is the lowest layer of a native one."""
-        if IMAGE_TREE not in self.record:
-            return self.lower
-        return DatedTree(self.record[IMAGE_TREE], self.record.get(IMAGE_TIMES))
+    def stack(self) -> Stack:
+        similar = None
+        if IMAGE_TREE in self.record:
+            similar = DatedTree(self.record[IMAGE_TREE], self.record.get(IMAGE_TIMES))
+        return Stack(
+            DatedTree(self.record["base"], self.record.get(BASE_TIMES)),
+            self.upper,
+            point=self.path,
+            changes=self.folder / "changes",
+            similar=similar,
+            read_only=self.record["readOnly"],
+            source=self.source,
+        )
 
     @property
     def path(self) -> Path:
@@ -115,13 +118,11 @@ class Workspace:
 
     @property
     def state(self) -> str:
-        """`open`; `namespace-only`: visible only in `exec`; `unmounted`: open it again; `left`:
-        closed, and a container still uses it."""
+        """`open`; `unmounted`: open it again; `left`: closed, and a container still uses it."""
         if self.is_orphaned:
             return "left"
-        if self.strategy.mount is not None:
-            return "open" if self._is_mounted else "unmounted"
-        return "namespace-only" if self.strategy.layered else "open"
+        is_open = not self.strategy.layered or self._is_mounted
+        return "open" if is_open else "unmounted"
 
     @property
     def _is_mounted(self) -> bool:
@@ -154,19 +155,6 @@ class Workspace:
             return True
         # In another process namespace than that of the opening its users may be hidden from us.
         return pid_namespace in (opened_in[1], INITIAL_PID_NAMESPACE)
-
-    def layers(self, lowers: TreeLocator, changes: Path | None = None) -> OverlayLayers:
-        """`lowers`: the lower layer of a tree (`strategies.lower_locator`); `changes`: the image of
-        what differs from `image_tree`."""
-        return OverlayLayers(
-            lowers(self.lower if changes is None else self.image_tree),
-            self.upper,
-            changes=changes,
-            work=self.upper.with_name("work"),
-            point=self.path,
-            read_only=self.record["readOnly"],
-            source=self.source,
-        )
 
 
 def head_name(id: str) -> HeadName:
@@ -282,17 +270,16 @@ def check_writable(workspace: Workspace) -> None:
         raise Refused(f"the workspace {workspace.path} is read-only")
 
 
-def lock(workspace: Workspace, *, inherited: bool = True, shared: bool = False) -> int:
-    """Lock the workspace for a command, until the descriptor is closed; `inherited`: also in
-    subprocesses; `shared`: with others that are. Raises Refused where another command runs."""
+def lock(workspace: Workspace, *, shared: bool = False) -> int:
+    """Lock the workspace until the descriptor is closed; `shared`: with others that are, by a
+    process that becomes a command, and by what that starts. Raises Refused where another has it."""
     path = workspace.folder / "lock"
     with os_errors(f"cannot lock {workspace.folder}"):
         workspace.folder.mkdir(parents=True, exist_ok=True)
         fd = lock_file(path, shared=shared)
     if fd is None:
         raise Refused(f"a command runs in the workspace {workspace.path}; end it first")
-    # The process of `workspace exec` becomes the command, which holds the lock from then on.
-    os.set_inheritable(fd, inherited)
+    os.set_inheritable(fd, shared)
     return fd
 
 

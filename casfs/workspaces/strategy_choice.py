@@ -1,23 +1,23 @@
 """The rule that picks a workspace's strategy: the first in the order of `STRATEGIES` (erofs-
-overlay, overlay, fuse-overlayfs, namespace, copy) that this machine and this user can use.
+overlay, overlay, fuse-overlayfs, copy) that this machine and this user can use.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
-from casfs.errors import Refused
+from casfs.errors import CasfsError, Refused, StartFailed
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import FUSE_OVERLAYFS
-from casfs.workspaces.strategies import FUSE, NAMESPACE, NATIVE, OVERLAY, STRATEGIES, Strategy
+from casfs.workspaces.strategies import FUSE, NATIVE, OVERLAY, STRATEGIES, Strategy
 
-MAX_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 THIS_FILE = Path(__file__)
+Result = TypeVar("Result")
 
 
 def choose(name: str | None, store: Store) -> list[Strategy]:
@@ -34,6 +34,29 @@ def choose(name: str | None, store: Store) -> list[Strategy]:
     return available
 
 
+def first_working(
+    candidates: Iterable[Strategy],
+    attempt: Callable[[Strategy], Result],
+    on_failure: Callable[[Strategy, CasfsError], object],
+) -> Result:
+    """Returns what `attempt` returns for the first strategy with which it does not fail;
+    `on_failure`: called with each of the others. Raises Refused as it does, what it raises for the
+    last one, and what `on_failure` raises."""
+    left = list(candidates)
+    while True:
+        strategy = left.pop(0)
+        try:
+            return attempt(strategy)
+        except Refused:
+            raise
+        except CasfsError as error:
+            if isinstance(error, StartFailed):  # of the mount below: the others need it as well
+                left = [candidate for candidate in left if not candidate.over_fuse]
+            if not left:
+                raise
+            on_failure(strategy, error)
+
+
 def unavailable(strategy: Strategy, near: Path = THIS_FILE) -> str | None:
     """Returns why this machine or this user cannot use a strategy, None where it can. `near`: a
     file, not an image, on the file system of the store."""
@@ -43,13 +66,6 @@ def unavailable(strategy: Strategy, near: Path = THIS_FILE) -> str | None:
 
 def _check_overlay(near: Path) -> str | None:
     return None if os.geteuid() == 0 else "only root may mount an overlay for all to see"
-
-
-def _check_namespace(near: Path) -> str | None:
-    with suppress(OSError, ValueError):
-        if int(MAX_NAMESPACES.read_text()) > 0:
-            return None
-    return "this kernel gives users no namespaces of their own"
 
 
 def _check_fuse_overlayfs(near: Path) -> str | None:
@@ -63,6 +79,5 @@ def _check_fuse_overlayfs(near: Path) -> str | None:
 CHECKS: dict[str, Callable[[Path], str | None]] = {
     NATIVE: image_mount.unavailable,
     OVERLAY: _check_overlay,
-    NAMESPACE: _check_namespace,
     FUSE: _check_fuse_overlayfs,
 }

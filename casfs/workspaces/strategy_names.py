@@ -3,6 +3,5 @@
 NATIVE = "erofs-overlay"
 OVERLAY = "overlay"
 FUSE = "fuse-overlayfs"
-NAMESPACE = "namespace"
 COPY = "copy"
-PREFERRED_FIRST = (NATIVE, OVERLAY, FUSE, NAMESPACE, COPY)
+PREFERRED_FIRST = (NATIVE, OVERLAY, FUSE, COPY)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from casfs.attach import attachments
 from casfs.checkpoints.revisions import resolve
 from casfs.directories.projects import work_tree_of
 from casfs.errors import Conflict, Failed, Refused
@@ -17,10 +17,9 @@ from casfs.system import locks
 from casfs.system.home import refuse_home_or_root
 from casfs.system.paths import printable
 from casfs.system.sizes import readable
-from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.workspaces import lifecycle, registry
+from casfs.workspaces import layers, lifecycle, registry
 from casfs.workspaces.registry import Workspace
 from casfs.worktrees import (
     environment,
@@ -39,7 +38,6 @@ from casfs.worktrees.worktree import Worktree
 LOCK = "worktree"
 MAX_LOOKS = 3
 LARGE_BYTES = 64 << 20  # what the store has grown by is said from there on
-MAX_DIFFERENT = 5000  # entries between a worktree and the image below it
 Look = Callable[[Path], ProjectLook]  # a project as it is now
 Warn = Callable[[str], None]
 # Opens a workspace of a state at a directory, over the image of this tree where there is one, with
@@ -54,14 +52,15 @@ OpenWorkspace = Callable[
 class Wanted:
     """`name`: None for a new one; `revision`: None for the directory as it is now; `branch`: None
     for that of the worktree's name; `path`: None for the default; `with_all`: whatever
-    `.worktreeinclude` says; `relocate`: what has the project's path inside is to have its own."""
+    `.worktreeinclude` says; `relocate`: what has the project's path inside is to have its own;
+    None: only where it would import the project's files."""
 
     name: str | None = None
     revision: str | None = None
     branch: str | None = None
     path: str | None = None
     with_all: bool = False
-    relocate: bool = False
+    relocate: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def create(
         port = worktree.free_ports(worktrees, path)
         if source.git is not None and not wanted.with_all:
             state = project_files.only_included(
-                store, state, source.project, _ignored_by_git(store, source, state, env)
+                store, state, _kept(store, source, env), _ignored_by_git(store, source, state, env)
             )
         state = environment.with_env(store, state, name=name, branch=branch, port=port)
         fields = {"name": name, "project": str(source.project), "portBase": port}
@@ -124,6 +123,17 @@ def create(
             )
     _relocate(store, source, created, state=state, wanted=wanted, warn=warn)
     return created
+
+
+def _kept(store: Store, source: _Source, env: Mapping[str, str]) -> list[bytes]:
+    """Returns the paths without which less would happen in a worktree than in the project: the
+    hooks of agents that are attached to it, and those of git."""
+    settings = [
+        os.fsencode(os.path.relpath(attachment.file, source.project))
+        for attachment in attachments.load(store.root).attached
+        if attachment.directory == str(source.project)
+    ]
+    return [*settings, *filter(None, [git_questions.hooks_directory(source.top, env)])]
 
 
 def _ignored_by_git(
@@ -148,7 +158,14 @@ def _relocate(
 ) -> None:
     for old in dict.fromkeys((source.project, source.top)):
         for path in relocation.directories(store, state, old):
-            if not wanted.relocate:
+            is_wanted = wanted.relocate
+            if is_wanted is None and relocation.is_editable(store, state, path, old):
+                is_wanted = True
+                warn(
+                    f"{printable(path)} imports the worktree's files, not those of {old};"
+                    " --no-relocate leaves it as it is"
+                )
+            if not is_wanted:
                 warn(
                     f"{printable(path)} has the path {old} inside, and leads there; add --relocate,"
                     " or run --in-place"
@@ -246,13 +263,13 @@ def similar_image(
     store: Store, worktrees: Collection[Worktree], project: Path, state: RecordedState
 ) -> DatedTree | None:
     """Returns the tree of the image that is mounted for an open worktree of the project, the newest
-    one, where few entries differ from it. A whole image takes seconds, one of few entries none."""
+    one, where few entries differ from it."""
     workspaces = [item.workspace for item in worktrees if item.project == project]
     for workspace in sorted(workspaces, key=lambda workspace: -workspace.record["openedAt"]):
         if workspace.strategy.native and workspace.state == "open":
-            changes = tree.changes(store, workspace.image_tree.tree, state.full)
-            few = len(list(islice(changes, MAX_DIFFERENT + 1))) <= MAX_DIFFERENT
-            return workspace.image_tree if few else None
+            stack = workspace.stack
+            image = stack.similar or stack.lower
+            return image if layers.is_near(store, image, state.whole) else None
     return None
 
 

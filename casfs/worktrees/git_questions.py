@@ -87,6 +87,16 @@ def _ignored(
     return {line.removeprefix(b"./") for line in _lines(output)}
 
 
+def hooks_directory(top: Path, env: Mapping[str, str]) -> bytes:
+    """Returns where a repository has its hooks, relative to its work tree, as husky sets it; empty
+    where they are not in there. Raises Failed."""
+    # Of the repository alone: we set another one whenever we run git.
+    setting = ("config", "--local", "--get", "core.hooksPath")
+    path = Path(git(in_directory(top, *setting), env, expected=(0, 1)).removesuffix("\n"))
+    absolute = Path(os.path.normpath(top / path))
+    return os.fsencode(absolute.relative_to(top)) if top in absolute.parents else b""
+
+
 def staged_alone(link: GitLink, path: Path, project: Path, env: Mapping[str, str]) -> set[bytes]:
     """Returns the paths in the index of a work tree that are as in no file, in no commit, and not
     in the index of the project. Raises Failed."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from casfs.attach import attachments
 from casfs.digest import TreeHash
 from casfs.errors import Invalid
 from casfs.store.nodes.directory import Entry, File, Subdirectory
@@ -76,13 +75,13 @@ def without_git(store: Store, state: RecordedState) -> RecordedState:
 def only_included(
     store: Store,
     state: RecordedState,
-    project: Path,
+    kept: Collection[bytes],
     ignored: Callable[[Iterable[bytes]], Collection[bytes]],
 ) -> RecordedState:
     """Returns a state in which, of the files that git ignores, only those are that its
     `.worktreeinclude` names, in the syntax of .gitignore; the same where it has none. What is
-    derived stays, as it costs nothing, and the hooks of agents that are attached to the project,
-    which are recorded in the worktree, too. `ignored`: those of some paths that git ignores."""
+    derived stays, as it costs nothing, and what is `kept`, or below that. `ignored`: those of some
+    paths that git ignores."""
     lines = text(store, state.full, INCLUDE)
     if lines is None:
         return state
@@ -92,11 +91,11 @@ def only_included(
         path for path, entry in tree.walk(store, state.tree) if not isinstance(entry, Subdirectory)
     }
     private = recorded_state.private_files(store, state).keys()
-    dropped = {path for path in ignored(work | private) if not _is_named(patterns, path)}
-    dropped -= {
-        os.fsencode(os.path.relpath(attachment.file, project))
-        for attachment in attachments.load(store.root).attached
-        if attachment.directory == str(project)
+    beginnings = tuple(path + b"/" for path in kept)
+    dropped = {
+        path
+        for path in ignored(work | private)
+        if not (_is_named(patterns, path) or path in kept or path.startswith(beginnings))
     }
     return edited(store, state, work=dict.fromkeys(dropped & work), whole=dict.fromkeys(dropped))
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from casfs.digest import TreeHash
 from casfs.store.nodes.directory import File, Subdirectory
 from casfs.store.store import Store
 from casfs.system.files import NEW_FILE, closing_fd, os_errors, write_all
@@ -31,6 +32,7 @@ VENV_FILES = re.compile(
     rb"pyvenv\.cfg|bin/[^/]*|lib/[^/]*/site-packages/([^/]*\.pth|__editable__[^/]*\.py"
     rb"|[^/]*/direct_url\.json)"
 )
+EDITABLE = re.compile(rb".*\.pth|__editable__.*\.py")  # in the directory of packages
 COMPILED = (b".o", b".a", b".so", b".gcno", b".pch", b".gch")
 MAX_BYTES = 4 << 20
 TEMPORARY = b".casfs-relocated"
@@ -51,6 +53,29 @@ def directories(store: Store, state: RecordedState, project: Path) -> Iterator[b
                 if any(_has(store, entry, pattern) for entry in entries):
                     yield path
                     break
+
+
+def is_editable(store: Store, state: RecordedState, directory: bytes, project: Path) -> bool:
+    """Returns whether a virtual environment has something of the project installed so that its own
+    files are imported: in a worktree these would be the project's."""
+    pattern = _pattern(os.fsencode(project))
+    packages = (
+        tree.load(store, site.digest.hash)
+        for path in _children(store, state.full, directory + b"/lib")
+        if isinstance(site := tree.find(store, state.full, path + b"/site-packages"), Subdirectory)
+    )
+    return any(
+        EDITABLE.fullmatch(name) and _has(store, entry, pattern)
+        for entries in packages
+        for name, entry in entries.items()
+    )
+
+
+def _children(store: Store, root: TreeHash, path: bytes) -> list[bytes]:
+    top = tree.find(store, root, path)
+    if not isinstance(top, Subdirectory):
+        return []
+    return [path + b"/" + name for name in tree.load(store, top.digest.hash)]
 
 
 def _candidates(store: Store, state: RecordedState) -> dict[bytes, Subdirectory]:

@@ -33,7 +33,7 @@ def remove(
     and, unless `force`, where something would be lost."""
     check_directory(worktree)
     if not force:
-        _refuse_loss(store, worktree, env, is_kept=is_kept)
+        refuse_loss(store, worktree, env, is_kept=is_kept)
     if worktree.project in mounts.points_anywhere(worktree.workspace.source):
         raise Refused(f"programs see {worktree.path} at {worktree.project} (--in-place); end them")
     # Of a mount the kernel says so.
@@ -73,9 +73,24 @@ def keep(store: Store, worktree: Worktree) -> Checkpoint:
     return create_of_state(store, name, record(store, worktree), message)
 
 
-def _refuse_loss(
-    store: Store, worktree: Worktree, env: Mapping[str, str], *, is_kept: bool
+def ignored_changes(store: Store, worktree: Worktree, env: Mapping[str, str]) -> list[bytes]:
+    """Returns the paths that were changed in a worktree and that git ignores: nobody has them but
+    the worktree. What is derived does not count. Raises Failed."""
+    if worktree.link is None:
+        return []
+    scratch = ScratchStore(store)
+    state = record(scratch, worktree)
+    before = applied.base(scratch, worktree, with_left=False)
+    changes = merge.changes(scratch, before, recorded_state.with_private(scratch, state))
+    ours = [path for path in changes.new if nested.is_of_top(scratch, state.full, path)]
+    return sorted(git_questions.ignored(worktree.link, worktree.path, ours, env))
+
+
+def refuse_loss(
+    store: Store, worktree: Worktree, env: Mapping[str, str], *, is_kept: bool = False
 ) -> None:
+    """Raises Refused where something would be lost by a removal. `is_kept`: its files are
+    recorded."""
     registry.check_open(worktree.workspace)
     name = worktree.name
     if not is_kept and (paths := unsaved(store, worktree, env)):

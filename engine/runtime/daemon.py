@@ -28,11 +28,11 @@ from casfs.system import daemon_socket, reserve
 from casfs.system.files import closing_fd
 from casfs.system.log import Log, silent
 from casfs.threads import live_output
+from casfs.workspaces import desk
 from engine.agents.worker_processes import WORKERS
 from engine.followers import Followers
 from engine.moderator.evaluator_pool import WorkerPool
 from engine.processes import containment
-from engine.runtime import overlay_workspace
 from engine.runtime.daemon_requests import DaemonApi
 from engine.runtime.project_states import ProjectStates
 from engine.runtime.run_services import RunServices
@@ -214,7 +214,7 @@ def serve(root: Path, path: Path, settings: DaemonSettings, ready: Callable[[], 
         left = containment.prepare(root)
         if left:
             settings.log("ended", attempts=left)
-        overlay_workspace.unmount_all(root)
+        desk.unmount_all(root)
         _sweep(store, settings.log)
         daemon = Daemon(store, settings)
 
@@ -230,7 +230,7 @@ def serve(root: Path, path: Path, settings: DaemonSettings, ready: Callable[[], 
         finally:
             WORKERS.is_daemon = False
             WORKERS.close()
-            overlay_workspace.unmount_all(root)
+            desk.unmount_all(root)
             settings.workspaces.release()
         (root / "daemon.json").unlink(missing_ok=True)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from casfs.store.store import Store
 from casfs.system.log import Log
+from casfs.workspaces.desk import Desk
 from engine.runtime.calls import ThreadRunner
 from engine.runtime.run_services import RunServices
 from engine.runtime.thread_config import ThreadConfig
 from engine.runtime.thread_head import ThreadHead
-from engine.runtime.workspace import Workspace
 from engine.secrets.redaction import redacting_store
 from engine.threads.history import ThreadHistory
 
@@ -23,7 +23,7 @@ class LoadedThread:
 
     services: RunServices
     head: ThreadHead
-    workspace: Workspace
+    workspace: Desk
     env: Mapping[str, str]
     run_child: ThreadRunner
     config: ThreadConfig
@@ -35,7 +35,7 @@ class LoadedThread:
 def load(
     services: RunServices,
     head: ThreadHead,
-    workspace: Workspace,
+    workspace: Desk,
     env: Mapping[str, str],
     run_child: ThreadRunner,
 ) -> LoadedThread:

@@ -21,8 +21,7 @@ from casfs.system.files import closing_fd
 from casfs.threads import threads
 from casfs.threads.state import says
 from casfs.threads.threads import CANCELLED, RUNNING, SUSPENDED, Thread, ThreadId
-from casfs.workspaces import ignored_files
-from engine.runtime import overlay_workspace
+from casfs.workspaces import desk, ignored_files
 from engine.runtime.thread_head import end_orphans
 from engine.runtime.workspace import COPYING, Workspaces, thread_workspace
 from engine.threads import call_stack, suspension, transitions
@@ -68,7 +67,7 @@ def without_daemon(root: Path, id: ThreadId, action: Action) -> None:
     """Does an action where no daemon of the store runs. Raises Refused where one does."""
     lock = daemon_socket.lock(root)
     with closing_fd(lock), Store.open(root) as store:
-        overlay_workspace.unmount_all(root)
+        desk.unmount_all(root)
         retry_on_conflict(lambda: action(store, id, COPYING, ()))
 
 

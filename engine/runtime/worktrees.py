@@ -80,7 +80,7 @@ class Worktrees:
                 state,
                 path,
                 native,
-                trees=_no_mount,
+                trees=strategies.no_mount,
                 image_tree=image,
                 worktree=record,
             )
@@ -90,7 +90,3 @@ class Worktrees:
 
 class _NotHere(Failed):
     """By the kernel alone it does not work here."""
-
-
-def _no_mount(root: DatedTree) -> Path:
-    raise _NotHere(f"the tree {root.name} needs a mount")

@@ -21,8 +21,7 @@ MIDDLE = SECRET + bytes(range(256)) * 40  # of a pack, or a file of its own
 LARGE = MIDDLE * 150  # > 1 MiB: read in pieces
 NAME = b"a-name-of-its-own"
 TREE = {"text": b"one\ntwo\n", "src": {"a": b"a\n" * 700}, "large": b"large" * 300_000}
-HIDDEN = "namespace"  # only its own processes see what is in such a workspace
-BACKENDS = [able(name) for name in strategies.STRATEGIES if name != HIDDEN]
+BACKENDS = [able(name) for name in strategies.STRATEGIES]
 
 
 @pytest.fixture

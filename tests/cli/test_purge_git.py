@@ -10,8 +10,8 @@ import pytest
 from casfs.store.store import Store
 from casfs.trees.restore.restore import restore
 from casfs.workspaces import registry
-from engine.runtime.workspace import Workspace
 from tests.support import readings
+from tests.support.desks import desk_at
 from tests.support.engine import Cli
 from tests.support.helpers import write_tree
 from tests.support.thread_example import make_thread
@@ -39,8 +39,8 @@ def thread(cli: Cli, opened: Store, tmp_path: Path, request: pytest.FixtureReque
     git(place, "init", "-q")
     git(place, "add", "-A")
     git(place, "commit", "-qm", "first")
-    workspace = Workspace(opened, tmp_path / "workspace")
-    workspace.reset(Workspace(opened, place).record())
+    workspace = desk_at(opened, tmp_path / "workspace")
+    workspace.reset(desk_at(opened, place).record())
     conf = workspace.path / "conf.py"
     conf.write_bytes(b"PASSWORD = '" + TEXT + b"'\nNAME = 1\n")
     (workspace.path / "key.txt").write_bytes(LINES)
@@ -115,7 +115,7 @@ def test_copies_under_other_names(cli: Cli, opened: Store, tmp_path: Path) -> No
     git(place, "gc", "-q", "--prune=now")
     next(place.glob(".git/objects/pack/*.idx")).unlink()
     (place / ".git/objects/tmp_obj_Xy7f").write_bytes(loose)
-    Workspace(opened, place).record()
+    desk_at(opened, place).record()
     assert len(readings.leaks(opened, TEXT, whole=True)) >= 4
     found = cli("purge", "--text", "--force", "--with-git", "--json", stdin=TEXT).json["found"]
     assert [one["kind"] for one in found].count(f"git blob {blob}") == 3
@@ -141,7 +141,7 @@ def test_a_workspace_of_a_step_keeps_its_repository(
     git(place, "add", "-A")
     git(place, "commit", "-qm", "first")
     example = make_thread(opened)
-    example.step("a", "done", state=Workspace(opened, place).record())
+    example.step("a", "done", state=desk_at(opened, place).record())
     ws = tmp_path / "ws"
     cli("workspace", "open", f"{example.id}@1", ws)
     (ws / "b").write_text("b")
@@ -181,8 +181,8 @@ def test_what_is_left_of_a_hidden_pack_is_hidden(cli: Cli, opened: Store, tmp_pa
     git(tmp_path, "init", "-q", str(place))
     git(place, "add", "-A")
     git(place, "commit", "-qm", "first")
-    workspace = Workspace(opened, tmp_path / "workspace")
-    workspace.reset(Workspace(opened, place).record())
+    workspace = desk_at(opened, tmp_path / "workspace")
+    workspace.reset(desk_at(opened, place).record())
     (workspace.path / ".env").write_bytes(b"PASSWORD=" + TEXT + b"\n")
     (workspace.path / "prod.env").write_bytes(b"PASSWORD=" + other + b"\n")
     for arguments in FORMS["packed"]:

@@ -24,9 +24,8 @@ from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import stat_cache
-from casfs.workspaces import overlay_snapshot, strategies
-from engine.runtime import overlay_workspace
-from engine.runtime.overlay_workspace import OverlayWorkspace
+from casfs.workspaces import desk, layers, overlay_snapshot, strategies
+from casfs.workspaces.desk import OVERLAYS, Desk
 from engine.workflow import registry as workflows
 from tests.support import operations
 from tests.support.engine import (
@@ -63,15 +62,15 @@ def state(mount: Mount) -> RecordedState:
 
 
 @pytest.fixture(params=MOUNTED)
-def workspace(mount: Mount, request: pytest.FixtureRequest) -> Iterator[OverlayWorkspace]:
+def workspace(mount: Mount, request: pytest.FixtureRequest) -> Iterator[Desk]:
     made = of_thread(mount, request.param)
     yield made
     made.remove()
 
 
-def of_thread(mount: Mount, strategy: str) -> OverlayWorkspace:
+def of_thread(mount: Mount, strategy: str) -> Desk:
     folder = mount.store.root / "workspaces" / "T"
-    return OverlayWorkspace(mount.store, folder, trees(mount), preferred=[strategy])
+    return Desk(mount.store, folder, trees(mount), preferred=[strategy])
 
 
 def trees(mount: Mount) -> Any:
@@ -84,9 +83,7 @@ def points(store: Store | Path) -> list[Path]:
     return mounts.mounted_below(folder / "workspaces")
 
 
-def test_it_holds_and_records_trees(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
-) -> None:
+def test_it_holds_and_records_trees(mount: Mount, workspace: Desk, state: RecordedState) -> None:
     workspace.reset(state)
     assert points(mount.store) == [workspace.path]
     assert read_tree(workspace.path) == read_tree(mount.path / "trees" / state.full)
@@ -104,7 +101,7 @@ def test_it_holds_and_records_trees(
 
 
 def test_every_step_begins_with_an_empty_upper(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+    mount: Mount, workspace: Desk, state: RecordedState
 ) -> None:
     workspace.reset(state)
     write_tree(workspace.path / "a", {"f": b"new"})
@@ -119,7 +116,7 @@ def test_every_step_begins_with_an_empty_upper(
 
 
 def test_a_step_that_wrote_nothing_does_not_read_the_tree(
-    workspace: OverlayWorkspace, state: RecordedState, monkeypatch: pytest.MonkeyPatch
+    workspace: Desk, state: RecordedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, snapshots = overlay_snapshot.snapshot, []
 
@@ -127,7 +124,7 @@ def test_a_step_that_wrote_nothing_does_not_read_the_tree(
         snapshots.append(1)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(overlay_workspace.overlay_snapshot, "snapshot", counted)
+    monkeypatch.setattr(overlay_snapshot, "snapshot", counted)
     for _ in range(2):
         workspace.reset(state)
         (workspace.path / "a/f").read_bytes()
@@ -145,7 +142,7 @@ def test_a_step_that_wrote_nothing_does_not_read_the_tree(
 
 
 def test_a_process_that_stays_behind_keeps_nothing(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+    mount: Mount, workspace: Desk, state: RecordedState
 ) -> None:
     workspace.reset(state)
     with (workspace.path / "a/f").open("r+") as held:
@@ -164,8 +161,12 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
     root = put_tree(disk_store, SAMPLE)
     folder = tmp_path / "store/workspaces/T"
     (disk_store.root / "images").touch()  # type: ignore[operator]  # so that there can be none
-    workspace = OverlayWorkspace(
-        disk_store, folder, none, lambda event, **more: said.append(more["strategy"])
+    workspace = Desk(
+        disk_store,
+        folder,
+        none,
+        lambda event, **more: said.append(more["strategy"]),
+        preferred=OVERLAYS,
     )
     workspace.reset(RecordedState(root))
     (workspace.path / "a/f").write_text("changed")
@@ -177,12 +178,12 @@ def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None
 
 
 @EACH
-@pytest.mark.parametrize("little", [0, overlay_workspace.REBASE_MIN_BYTES])
+@pytest.mark.parametrize("few", [30, layers.MAX_DIFFERENT])
 def test_steps_are_what_a_plain_copy_holds(
-    mount: Mount, strategy: str, little: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Mount, strategy: str, few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many earlier steps its layers are made of."""
-    monkeypatch.setattr(overlay_workspace, "REBASE_MIN_BYTES", little)
+    monkeypatch.setattr(layers, "MAX_DIFFERENT", few)
     many = {f"file-{number}": b"%d\n" % number for number in range(400)}
     root = put_tree(mount.store, {**SAMPLE, "many": many, "large": {"l": bytes(5000)}})
     workspace = of_thread(mount, strategy)
@@ -200,11 +201,11 @@ def test_steps_are_what_a_plain_copy_holds(
         workspace.remove()
     count = len(images.roots(mount.store))
     if strategy == strategies.NATIVE:
-        assert count == 1 if little else 1 < count < 12
+        assert count == 1 if few == 5000 else 1 < count < 12
 
 
 def test_unmounted_by_somebody_it_is_not_recorded(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+    mount: Mount, workspace: Desk, state: RecordedState
 ) -> None:
     """An empty directory is not what the agent left."""
     workspace.reset(state)
@@ -214,13 +215,13 @@ def test_unmounted_by_somebody_it_is_not_recorded(
 
 
 def test_what_a_killed_daemon_left_is_unmounted(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+    mount: Mount, workspace: Desk, state: RecordedState
 ) -> None:
     workspace.reset(state)
     with (workspace.path / "a/f").open():
-        assert overlay_workspace.unmount_all(mount.store.root) == 1
+        assert desk.unmount_all(mount.store.root) == 1
     assert points(mount.store) == []
-    assert overlay_workspace.unmount_all(mount.store.root) == 0
+    assert desk.unmount_all(mount.store.root) == 0
     workspace.reset(state)
     assert workspace.record() == state
 
@@ -340,7 +341,7 @@ def test_a_mount_that_dies_costs_one_try(place: tuple[Path, str], tmp_path: Path
 
 
 def test_trees_of_turns_change_nothing_of_what_comes_after(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+    mount: Mount, workspace: Desk, state: RecordedState
 ) -> None:
     workspace.reset(state)
     assert workspace.record_turn() == state
@@ -360,7 +361,7 @@ def test_trees_of_turns_change_nothing_of_what_comes_after(
 
 
 def test_a_turn_does_not_read_files_again(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState, monkeypatch: pytest.MonkeyPatch
+    mount: Mount, workspace: Desk, state: RecordedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace.reset(state)
     file = workspace.path / "large"
@@ -384,7 +385,7 @@ def test_a_turn_does_not_read_files_again(
 
 
 def test_a_tree_of_a_turn_while_others_write(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+    mount: Mount, workspace: Desk, state: RecordedState
 ) -> None:
     """Files come, go and become directories meanwhile: there is a tree, or a CasfsError."""
     workspace.reset(state)

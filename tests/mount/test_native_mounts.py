@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,9 @@ from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
-from casfs.workspaces import lifecycle, overlay_mount, registry, strategies
+from casfs.workspaces import image_mount, layers, lifecycle, registry, strategies
 from casfs.workspaces.commit import commit_workspace
+from casfs.workspaces.layers import Stack
 from casfs.workspaces.registry import Workspace
 from tests.support.helpers import LARGE, Program, Tree, put_tree, read_tree
 from tests.support.lasting import drop_caches
@@ -72,21 +74,25 @@ def test_an_image_that_is_mounted_may_be_evicted(
 
 
 def test_an_image_that_goes_before_it_is_mounted_is_made_again(
-    disk_store: Store, place: Path
+    disk_store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, asked = put_tree(disk_store, TREE), []
-    point, work = place / "m", place / "0" / "work"
-    for folder in (point, work, work.with_name("upper")):
-        folder.mkdir(parents=True)
+    point = place / "m"
+    point.mkdir()
+    stack = Stack(DatedTree(root), place / "0/upper", point=point, changes=place / "changes")
+    layers.make_upper(disk_store, stack)
+    make = image_mount.image
 
-    def taken_away() -> overlay_mount.OverlayLayers:
-        image = ensure_image(disk_store, root)
+    def taken_away(*arguments: Any, **options: Any) -> Path:
+        image = make(*arguments, **options)
         asked.append(image)
         if len(asked) == 1:
             image.unlink()
-        return overlay_mount.OverlayLayers(image, work.with_name("upper"), work, point)
+        return image
 
-    strategies.mount(NATIVE, taken_away, lambda root: pytest.fail("it needs no mount"))
+    monkeypatch.setattr(image_mount, "image", taken_away)
+    state = RecordedState(root)
+    layers.fill(disk_store, NATIVE, stack, state, lambda root: pytest.fail("it needs no mount"))
     assert len(asked) == 2
     assert read_tree(point) == EXPECTED
 

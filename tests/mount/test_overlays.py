@@ -3,11 +3,8 @@ upper is the tree that the overlay shows."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +16,9 @@ from hypothesis import strategies as st
 from casfs.store.store import Store
 from casfs.trees import tree
 from casfs.trees.dated import DatedTree
-from casfs.workspaces import lifecycle, overlay_mount, overlay_snapshot, strategies
-from casfs.workspaces.overlay_mount import OverlayLayers
+from casfs.trees.recorded_state import RecordedState
+from casfs.workspaces import layers, overlay_mount, overlay_snapshot, strategies
+from casfs.workspaces.layers import Stack
 from tests.support import operations
 from tests.support.helpers import put_tree, take
 from tests.support.lasting import drop_caches
@@ -35,39 +33,41 @@ MOUNTED = [able(name) for name in (strategies.NATIVE, strategies.OVERLAY, strate
 KERNELS = MOUNTED[:2]
 
 
-def needs_no_mount(root: DatedTree) -> Path:
-    pytest.fail(f"{root} has all of its content here")
-
-
 @contextmanager
 def mounted_overlay(
     mount: Mount, root: str, folder: Path, strategy: str = strategies.OVERLAY
-) -> Iterator[OverlayLayers]:
+) -> Iterator[Stack]:
     """An overlay over the tree `root`, mounted for the time of the block."""
-    layers = stacked(mount, root, folder, strategy)
-    try:
-        strategies.mount(strategies.STRATEGIES[strategy], lambda: layers, needs_no_mount)
-        yield layers
-    finally:
-        overlay_mount.unmount(layers.point)
-
-
-def stacked(
-    mount: Mount, root: str, folder: Path, strategy: str = strategies.OVERLAY
-) -> OverlayLayers:
-    upper, point = folder / "upper", folder / "point"
-    lifecycle.create_upper(mount.store, DatedTree(root), upper)
+    point = folder / "point"
+    stack = Stack(DatedTree(root), folder / "upper", point=point, changes=folder / "changes")
+    layers.make_upper(mount.store, stack)
     point.mkdir()
-    lower = strategies.lower_locator(
-        mount.store, strategies.STRATEGIES[strategy], lambda root: mount.path / "trees" / root.name
+    mounted(mount, stack, strategy)
+    try:
+        yield stack
+    finally:
+        overlay_mount.unmount(point)
+
+
+def mounted(mount: Mount, stack: Stack, strategy: str) -> None:
+    state = RecordedState.of_tree(stack.lower)
+    layers.fill(
+        mount.store,
+        strategies.STRATEGIES[strategy],
+        stack,
+        state,
+        lambda root: mount.path / "trees" / root.name,
     )
-    return OverlayLayers(lower(DatedTree(root)), upper, folder / "work", point)
 
 
 def commit(store: Store, root: str, upper: Path, strategy: str = strategies.OVERLAY) -> str:
     with store.batch() as batch:
         return overlay_snapshot.snapshot(
-            store, batch, DatedTree(root), upper, markers=strategies.STRATEGIES[strategy].markers
+            store,
+            batch,
+            DatedTree(root),
+            upper,
+            marks_by_files=strategies.STRATEGIES[strategy].marks_by_files,
         ).tree
 
 
@@ -120,19 +120,19 @@ def test_a_change_to_one_of_many_equal_files_changes_that_one(
     mounted_alike: tuple[Mount, str], change: str, name: str, strategy: str, tmp_path: Path
 ) -> None:
     mount, root = mounted_alike
-    with mounted_overlay(mount, root, tmp_path, strategy) as layers:
-        before = contents(layers.point)
-        assert len({path.stat().st_ino for path in layers.point.rglob("*")}) > len(before)
-        CHANGES[change](layers.point / name)
+    with mounted_overlay(mount, root, tmp_path, strategy) as stack:
+        before = contents(stack.point)
+        assert len({path.stat().st_ino for path in stack.point.rglob("*")}) > len(before)
+        CHANGES[change](stack.point / name)
         for drop in (False, True):
             if drop:
                 drop_caches()
-            after = contents(layers.point)
+            after = contents(stack.point)
             differing = {path for path in before if after.get(path) != before[path]}
             assert differing == {name}
             assert after.keys() - before.keys() <= {str(Path(name).with_name("renamed"))}
-        new = commit(mount.store, root, layers.upper, strategy)
-        assert new == take(mount.store, layers.point) != root
+        new = commit(mount.store, root, stack.upper, strategy)
+        assert new == take(mount.store, stack.point) != root
     assert contents(mount.path / "trees" / root) == before
 
 
@@ -162,23 +162,23 @@ def played(mount: Mount, seed: int, count: int, folder: Path, strategy: str) -> 
     root = put_tree(mount.store, sample())
     plain = folder / "plain"
     shutil.copytree(mount.path / "trees" / root, plain, symlinks=True)
-    with mounted_overlay(mount, root, folder, strategy) as layers:
+    with mounted_overlay(mount, root, folder, strategy) as stack:
         for part in range(2):
             script = operations.script(seed + part, count // 2, str(plain))
             for operation in script:
-                operations.play(str(layers.point), operation)
+                operations.play(str(stack.point), operation)
             wanted = take(mount.store, plain)
-            found = commit(mount.store, root, layers.upper, strategy)
+            found = commit(mount.store, root, stack.upper, strategy)
             changes = [
                 (change.letter, change.path) for change in tree.diff(mount.store, wanted, found)
             ]
             assert changes == []
             assert found == wanted
     try:
-        strategies.mount(strategies.STRATEGIES[strategy], lambda: layers, needs_no_mount)
-        assert take(mount.store, layers.point) == found
+        mounted(mount, stack, strategy)
+        assert take(mount.store, stack.point) == found
     finally:
-        overlay_mount.unmount(layers.point)
+        overlay_mount.unmount(stack.point)
 
 
 @pytest.mark.parametrize("strategy", KERNELS)
@@ -204,35 +204,6 @@ def test_short_scripts(
     played(mounted_alike[0], seed, count, tmp_path_factory.mktemp("script"), strategy)
 
 
-ENTER = """
-import os, sys
-from pathlib import Path
-from casfs.workspaces import overlay_mount, strategies
-overlay_mount.enter_namespace(overlay_mount.OverlayLayers(*map(Path, sys.argv[2:])))
-os.execv(sys.executable, [sys.executable, sys.argv[1], sys.argv[-1]])
-"""
-
-
-@skip_without(strategies.NAMESPACE)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_commit_of_a_user_namespaces_overlay(mount: Mount, seed: int, tmp_path: Path) -> None:
-    root = put_tree(mount.store, sample())
-    plain = tmp_path / "plain"
-    shutil.copytree(mount.path / "trees" / root, plain, symlinks=True)
-    script = operations.script(seed, 200, str(plain), links=False)
-    layers = stacked(mount, root, tmp_path)
-    paths = [layers.lower, layers.upper, layers.work, layers.point]
-    done = subprocess.run(
-        [sys.executable, "-c", ENTER, operations.__file__, *map(str, paths)],
-        input=json.dumps(script).encode(),
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0
-    assert os.listdir(layers.point) == []
-    assert commit(mount.store, root, layers.upper, strategies.NAMESPACE) == take(mount.store, plain)
-
-
 @skip_without(strategies.FUSE)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_commit_of_fuse_overlayfs_is_what_it_shows(
@@ -240,12 +211,12 @@ def test_a_commit_of_fuse_overlayfs_is_what_it_shows(
 ) -> None:
     """Which is not always what it should show, so the script goes by that and may fail."""
     root = put_tree(mount.store, sample())
-    with mounted_overlay(mount, root, tmp_path, strategies.FUSE) as layers:
+    with mounted_overlay(mount, root, tmp_path, strategies.FUSE) as stack:
         for step in range(20):
             with suppress(OSError):
-                operations.script(seed * 100 + step, 10, str(layers.point), links=False)
-            found = commit(mount.store, root, layers.upper, strategies.FUSE)
-            assert found == take(mount.store, layers.point)
+                operations.script(seed * 100 + step, 10, str(stack.point), links=False)
+            found = commit(mount.store, root, stack.upper, strategies.FUSE)
+            assert found == take(mount.store, stack.point)
         assert found != root
 
 
@@ -257,8 +228,8 @@ def test_only_the_changed_paths_are_loaded(mount: Mount, tmp_path: Path) -> None
     root = put_tree(
         store, {f"d{n}": {f"e{m}": {"f": b"%d" % (n * m)} for m in range(10)} for n in range(10)}
     )
-    with mounted_overlay(mount, root, tmp_path) as layers, Store.open(store.root) as fresh:  # type: ignore[arg-type]
-        (layers.point / "d3/e4/f").write_text("new")
+    with mounted_overlay(mount, root, tmp_path) as stack, Store.open(store.root) as fresh:  # type: ignore[arg-type]
+        (stack.point / "d3/e4/f").write_text("new")
         seen: list[str] = []
         load = fresh.node
 
@@ -267,5 +238,5 @@ def test_only_the_changed_paths_are_loaded(mount: Mount, tmp_path: Path) -> None
             return load(hash, type)
 
         fresh.node = counted  # type: ignore[method-assign, assignment]
-        commit(fresh, root, layers.upper)
+        commit(fresh, root, stack.upper)
     assert len(set(seen)) == 3

@@ -19,8 +19,8 @@ from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import stat_cache, walker
 from casfs.workspaces import ignored_files, strategies
+from casfs.workspaces.desk import OVERLAYS, Desk
 from casfs.workspaces.ignored_files import IgnoredFiles
-from engine.runtime.overlay_workspace import OverlayWorkspace
 from tests.support import operations
 from tests.support.helpers import put_tree, read_tree, write_tree
 from tests.support.served import Mount
@@ -59,10 +59,8 @@ def state(mount: Mount) -> RecordedState:
 
 
 @pytest.fixture(params=MOUNTED)
-def workspace(
-    mount: Mount, project: Path, request: pytest.FixtureRequest
-) -> Iterator[OverlayWorkspace]:
-    made = OverlayWorkspace(
+def workspace(mount: Mount, project: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    made = Desk(
         mount.store,
         mount.store.root / "workspaces" / "T",
         lambda root: mount.path / "trees" / root.name,
@@ -89,7 +87,7 @@ def files_of(store: Store, root: str) -> dict[bytes, Entry]:
     return {path: entry for path, entry in walked if not isinstance(entry, Subdirectory)}
 
 
-def test_they_are_seen_and_cost_nothing(workspace: OverlayWorkspace, state: RecordedState) -> None:
+def test_they_are_seen_and_cost_nothing(workspace: Desk, state: RecordedState) -> None:
     workspace.reset(state)
     assert (workspace.path / "data/big").read_bytes() == BIG
     assert (workspace.path / "pkg/local").read_bytes() == b"l"
@@ -98,7 +96,7 @@ def test_they_are_seen_and_cost_nothing(workspace: OverlayWorkspace, state: Reco
 
 
 def test_what_an_agent_writes_to_them_is_not_recorded_and_not_kept(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState, project: Path
+    mount: Mount, workspace: Desk, state: RecordedState, project: Path
 ) -> None:
     workspace.reset(state)
     with (workspace.path / "data/big").open("ab") as file:
@@ -127,7 +125,7 @@ def test_what_an_agent_writes_to_them_is_not_recorded_and_not_kept(
 )
 def test_what_is_moved_out_of_them_is_recorded(
     mount: Mount,
-    workspace: OverlayWorkspace,
+    workspace: Desk,
     state: RecordedState,
     old: str,
     new: str,
@@ -147,7 +145,7 @@ def test_what_is_moved_out_of_them_is_recorded(
 
 
 def test_links_to_them_and_other_modes_of_moved_ones(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState
+    mount: Mount, workspace: Desk, state: RecordedState
 ) -> None:
     workspace.reset(state)
     os.link(workspace.path / "data/big", workspace.path / "linked")
@@ -164,7 +162,7 @@ def test_links_to_them_and_other_modes_of_moved_ones(
 
 
 def test_a_directory_that_an_agent_removes_takes_none_of_them_from_the_next_step(
-    workspace: OverlayWorkspace, state: RecordedState
+    workspace: Desk, state: RecordedState
 ) -> None:
     workspace.reset(state)
     shutil.rmtree(workspace.path / "pkg")
@@ -182,7 +180,7 @@ def test_a_directory_that_an_agent_removes_takes_none_of_them_from_the_next_step
 
 
 def test_what_is_deep_below_a_directory_that_an_agent_removes(
-    mount: Mount, workspace: OverlayWorkspace
+    mount: Mount, workspace: Desk
 ) -> None:
     """Also of an image of changes that removes a file in its way."""
     workspace.reset(RecordedState(put_tree(mount.store, {"pkg": {"x": b"x"}, "data": b"a file"})))
@@ -203,10 +201,11 @@ def test_an_ignored_path_that_is_named_as_an_object_stands_for_none(
         mount.store, project, paths=[hash[:2].encode()], patterns=b"", on_unreadable=pytest.fail
     )
     tree_with = put_tree(mount.store, {"large": LARGE})
-    workspace = OverlayWorkspace(
+    workspace = Desk(
         mount.store,
         mount.store.root / "workspaces" / "T",
         lambda root: mount.path / "trees" / root.name,
+        preferred=OVERLAYS,
     )
     workspace.ignored = ignored_files.load(mount.store, token)
     try:
@@ -219,7 +218,7 @@ def test_an_ignored_path_that_is_named_as_an_object_stands_for_none(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_recorded_is_what_the_kernel_shows(
-    mount: Mount, workspace: OverlayWorkspace, state: RecordedState, seed: int, tmp_path: Path
+    mount: Mount, workspace: Desk, state: RecordedState, seed: int, tmp_path: Path
 ) -> None:
     for step in range(4):
         workspace.reset(state)

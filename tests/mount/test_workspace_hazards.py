@@ -17,7 +17,6 @@ from casfs.store.nodes import directory
 from casfs.store.nodes.directory import File, Properties
 from casfs.system import mounts, processes
 from casfs.trees import tree
-from casfs.trees.dated import DatedTree
 from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces import lifecycle, overlay_mount, strategies, strategy_choice
 from casfs.workspaces.commit import commit_workspace
@@ -130,31 +129,14 @@ def test_a_copy_is_closed_whatever_is_in_it(
         assert os.listdir(work) == ["f"]
 
 
-@skip_without(strategies.NAMESPACE)
-def test_a_namespace_that_cannot_work_is_not_opened(mount: Mount, work: Path) -> None:
-    root = put_tree(mount.store, {"f": b"one"})
-    namespace = strategies.STRATEGIES[strategies.NAMESPACE]
-
-    def denied(root: DatedTree) -> Path:
-        raise Failed("no access to /dev/fuse")
-
-    with pytest.raises(Failed, match="no access to /dev/fuse"):
-        lifecycle.open(mount.store, RecordedState(root), work, namespace, denied)
-    with pytest.raises(Failed, match="cannot mount an overlay"):
-        lifecycle.open(
-            mount.store, RecordedState(root), work, namespace, lambda root: work / "none"
-        )
-    assert not work.exists()
-
-
-@skip_without(strategies.NAMESPACE)
+@skip_without(strategies.OVERLAY)
 def test_a_copy_is_opened_where_no_mount_works(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "f").write_text("one")
     cli("checkpoint", "create", "app", tmp_path / "project")
-    order = [strategies.STRATEGIES[name] for name in (strategies.NAMESPACE, strategies.COPY)]
+    order = [strategies.STRATEGIES[name] for name in (strategies.OVERLAY, strategies.COPY)]
     monkeypatch.setattr(strategy_choice, "choose", lambda name, store: list(order))
 
     def start(root: Path, arguments: list[str], log: str) -> int:
@@ -163,7 +145,7 @@ def test_a_copy_is_opened_where_no_mount_works(
     monkeypatch.setattr(background, "start", start)
     done = cli("workspace", "open", "app", tmp_path / "w")
     assert "backend: copy" in done.text
-    assert "backend namespace does not work here, trying copy: no access to /dev/fuse" in done.err
+    assert "backend overlay does not work here: no access to /dev/fuse" in done.err
     cli("workspace", "close", tmp_path / "w")
 
 

@@ -50,10 +50,10 @@ def test_a_commit_leaves_out_what_is_ignored_and_new(
 ) -> None:
     store = mount.store
     first = opened(mount, place, strategy, put_tree(store, TRACKED))
-    run(mount, place, "echo 1 >new.log; echo 2 >logs/new")
+    run(place, "echo 1 >new.log; echo 2 >logs/new")
     assert not is_dirty(store, registry.find(store, place))
-    run(mount, place, "mkdir node_modules; touch node_modules/m")
-    run(mount, place, "echo other >old.log; echo other >logs/a; rm logs/b; touch .env")
+    run(place, "mkdir node_modules; touch node_modules/m")
+    run(place, "echo other >old.log; echo other >logs/a; rm logs/b; touch .env")
     made = commit_workspace(store, registry.find(store, place))
     assert changes(store, first.root, made.root) == [
         "M logs/a", "D logs/b", "M old.log",
@@ -63,12 +63,12 @@ def test_a_commit_leaves_out_what_is_ignored_and_new(
     ]  # fmt: skip
     assert {one.path for one in made.report.excluded} == {b"new.log", b"logs/new"}
     assert set(made.report.local) == {b".env"}
-    run(mount, place, "echo '!new.log' >.casfsignore")
+    run(place, "echo '!new.log' >.casfsignore")
     again = commit_workspace(store, registry.find(store, place))
     assert changes(store, made.root, again.root) == [
         "M .casfsignore", "A logs/new", "A new.log",
     ]  # fmt: skip
-    run(mount, place, "rm .casfsignore; touch last.log")
+    run(place, "rm .casfsignore; touch last.log")
     last = commit_workspace(store, registry.find(store, place))
     assert changes(store, again.root, last.root) == ["D .casfsignore", "A last.log"]
     lifecycle.close(store, registry.find(store, place))
@@ -83,10 +83,10 @@ def test_modes_are_kept(mount: Mount, place: Path, strategy: str, tmp_path: Path
         (source / name).chmod(mode)
     root = take(store, source)
     first = opened(mount, place, strategy, root)
-    shown = run(mount, place, "stat -c %a . key open d d/f e")
+    shown = run(place, "stat -c %a . key open d d/f e")
     assert shown.split() == ["750", "600", "644", "700", "644", "755"]
     assert not is_dirty(store, first)
-    run(mount, place, "umask 022; echo k >>key; chmod 400 open; echo n >new; mkdir -m 711 e/x")
+    run(place, "umask 022; echo k >>key; chmod 400 open; echo n >new; mkdir -m 711 e/x")
     made = commit_workspace(store, registry.find(store, place)).root
     assert changes(store, root, made) == ["A e/x", "M key", "A new", "T open"]
     lifecycle.close(store, registry.find(store, place))

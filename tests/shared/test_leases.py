@@ -20,7 +20,7 @@ from casfs.store.nodes import directory
 from casfs.store.store import Store
 from casfs.threads import threads
 from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED, Thread
-from engine.runtime import overlay_workspace
+from casfs.workspaces import desk
 from engine.runtime.leasing import MARGIN_S
 from engine.threads import lifecycle
 from engine.threads.agent_binding import Binding
@@ -98,7 +98,7 @@ def made(
             finally:
                 for machine in team:
                     machine.stop_daemon()
-                    overlay_workspace.unmount_all(machine.root)
+                    desk.unmount_all(machine.root)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from casfs.store.store import Store
-from engine.runtime import overlay_workspace
+from casfs.workspaces import desk
 from engine.workflow import registry as workflows
 from tests.support.engine import loop, says
 from tests.support.machines import machines
@@ -43,4 +43,4 @@ def test_a_race_on_two_machines(postgres: PostgresServer, s3: S3Server) -> None:
         finally:
             for machine in team:
                 machine.stop_daemon()
-                overlay_workspace.unmount_all(machine.root)
+                desk.unmount_all(machine.root)

@@ -18,7 +18,7 @@ from casfs.store.store import Store
 from casfs.system import mounts
 from casfs.threads import threads
 from casfs.trees import tree
-from engine.runtime import overlay_workspace
+from casfs.workspaces import desk
 from tests.support.engine import Cli, begin, loop, shell, steps, until
 from tests.support.helpers import Program, read_tree, write_tree
 from tests.support.lasting import drop_caches
@@ -196,7 +196,7 @@ def test_a_workspace_goes_on_elsewhere(
         finally:
             second.stop_daemon()
             for machine in (first, second):
-                overlay_workspace.unmount_all(machine.root)
+                desk.unmount_all(machine.root)
         ended = threads.get(store, thread.id)
         assert len(steps(store, ended)) == 4
         check_steps(store, ended, tmp_path / "all")

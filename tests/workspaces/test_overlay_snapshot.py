@@ -18,7 +18,7 @@ from casfs.trees import tree
 from casfs.trees.dated import DatedTree
 from casfs.trees.snapshot.report import SnapshotReport
 from casfs.workspaces import overlay_snapshot
-from casfs.workspaces.overlay_markers import FUSE, TRUSTED, USER, MarkerFormat
+from casfs.workspaces.overlay_markers import PREFIX
 from tests.support.block_maps import FIRST, is_mapped
 from tests.support.block_maps import changed as changed_blob
 from tests.support.helpers import LARGE, Link, Program, put_tree, read_tree, take, write_tree
@@ -31,15 +31,7 @@ BASE = {
     "link": Link(b"target"),
     "empty": {},
 }
-MARKS = [
-    pytest.param(
-        TRUSTED,
-        "trusted.overlay.",
-        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may set trusted attributes"),
-    ),
-    pytest.param(USER, "user.overlay."),
-]
-each_kind = pytest.mark.parametrize(("marks", "prefix"), MARKS)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may set trusted attributes")
 Commit = Callable[..., dict[bytes, object]]
 
 
@@ -55,11 +47,13 @@ def commit(disk_store: Store, upper: Path, tmp_path: Path) -> Commit:
     """What the overlay of `upper` over BASE holds, as a literal tree."""
 
     def run(
-        marks: MarkerFormat = TRUSTED, report: SnapshotReport | None = None
+        marks_by_files: bool = False, report: SnapshotReport | None = None
     ) -> dict[bytes, object]:
         base = DatedTree(put_tree(disk_store, BASE))
         with disk_store.batch() as batch:
-            root = overlay_snapshot.snapshot(disk_store, batch, base, upper, report, marks).tree
+            root = overlay_snapshot.snapshot(
+                disk_store, batch, base, upper, report, marks_by_files
+            ).tree
         return literal(disk_store, root)
 
     return run
@@ -145,87 +139,79 @@ def test_whiteouts(commit: Commit, upper: Path) -> None:
     assert commit() == changed("a/deep/x")
 
 
-@each_kind
-def test_whiteouts_by_attribute(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
-) -> None:
+@as_root
+def test_whiteouts_by_attribute(commit: Commit, upper: Path) -> None:
     (upper / "a").mkdir()
     for name in ("f", "g"):
         (upper / "a" / name).touch()
-        mark(upper / "a" / name, prefix, "whiteout")
+        mark(upper / "a" / name, PREFIX, "whiteout")
     (upper / "a/g").write_text("no whiteout: it has content")
-    mark(upper / "a", prefix, "opaque", b"x")
+    mark(upper / "a", PREFIX, "opaque", b"x")
     wanted = changed("a/f")
     wanted[b"a"][b"g"] = b"no whiteout: it has content"  # type: ignore[index]
-    assert commit(marks) == wanted
+    assert commit() == wanted
 
 
-@each_kind
-def test_an_empty_file_is_no_whiteout_where_none_are_meant(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
-) -> None:
+@as_root
+def test_an_empty_file_is_no_whiteout_where_none_are_meant(commit: Commit, upper: Path) -> None:
     (upper / "file").touch()
-    mark(upper / "file", prefix, "whiteout")
-    assert commit(marks) == changed("file", b"")
+    mark(upper / "file", PREFIX, "whiteout")
+    assert commit() == changed("file", b"")
 
 
-@each_kind
-def test_opaque_directories(commit: Commit, upper: Path, marks: MarkerFormat, prefix: str) -> None:
+@as_root
+def test_opaque_directories(commit: Commit, upper: Path) -> None:
     write_tree(upper, {"a": {"new": b"new", "deep": {"z": b"z"}}})
-    mark(upper / "a", prefix, "opaque", b"y")
-    assert commit(marks) == changed("a", {b"new": b"new", b"deep": {b"z": b"z"}})
+    mark(upper / "a", PREFIX, "opaque", b"y")
+    assert commit() == changed("a", {b"new": b"new", b"deep": {b"z": b"z"}})
 
 
-@each_kind
+@as_root
 @pytest.mark.parametrize(
     ("redirect", "place"),
     [(b"deep", "a/renamed"), (b"/a/deep", "a/renamed"), (b"/a/deep", "moved")],
 )
-def test_renamed_directories(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str, redirect: bytes, place: str
-) -> None:
+def test_renamed_directories(commit: Commit, upper: Path, redirect: bytes, place: str) -> None:
     (upper / place).mkdir(parents=True)
     (upper / place / "x").write_text("changed")
-    mark(upper / place, prefix, "redirect", redirect)
+    mark(upper / place, PREFIX, "redirect", redirect)
     (upper / "a").mkdir(exist_ok=True)
     whiteout(upper / "a/deep")
     wanted = changed("a/deep")
     folder, _, name = place.encode().rpartition(b"/")
     at = wanted[folder] if folder else wanted
     at[name] = {b"x": b"changed", b"y": LARGE}  # type: ignore[index]
-    assert commit(marks) == wanted
+    assert commit() == wanted
 
 
-@each_kind
+@as_root
 def test_below_a_renamed_directory_names_are_those_of_the_old_place(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
+    commit: Commit, upper: Path
 ) -> None:
     (upper / "moved/deep2").mkdir(parents=True)
     whiteout(upper / "moved/f")
     whiteout(upper / "moved/deep")
-    mark(upper / "moved", prefix, "redirect", b"/a")
-    mark(upper / "moved/deep2", prefix, "redirect", b"deep")
+    mark(upper / "moved", PREFIX, "redirect", b"/a")
+    mark(upper / "moved/deep2", PREFIX, "redirect", b"deep")
     wanted = changed("moved", {b"g": b"g of a", b"deep2": {b"x": b"x", b"y": LARGE}})
-    assert commit(marks) == wanted
+    assert commit() == wanted
 
 
-@each_kind
+@as_root
 def test_opaque_beats_redirect_and_a_redirect_to_nothing_is_empty(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
+    commit: Commit, upper: Path
 ) -> None:
     for name in ("opaque", "nowhere"):
         (upper / name).mkdir()
-    mark(upper / "opaque", prefix, "redirect", b"/a")
-    mark(upper / "opaque", prefix, "opaque", b"y")
-    mark(upper / "nowhere", prefix, "redirect", b"/no/such")
-    found = commit(marks)
+    mark(upper / "opaque", PREFIX, "redirect", b"/a")
+    mark(upper / "opaque", PREFIX, "opaque", b"y")
+    mark(upper / "nowhere", PREFIX, "redirect", b"/no/such")
+    found = commit()
     assert (found[b"opaque"], found[b"nowhere"]) == ({}, {})
 
 
-@each_kind
-def test_files_of_which_only_the_mode_changed(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
-) -> None:
+@as_root
+def test_files_of_which_only_the_mode_changed(commit: Commit, upper: Path) -> None:
     """Their content is not in the upper: what is there is a hole of that length."""
     (upper / "a/deep").mkdir(parents=True)
     for path, redirect in (
@@ -233,10 +219,10 @@ def test_files_of_which_only_the_mode_changed(
     ):  # fmt: skip
         (upper / path).write_bytes(bytes(10))
         (upper / path).chmod(0o644 if path == "run" else 0o755)
-        mark(upper / path, prefix, "metacopy")
+        mark(upper / path, PREFIX, "metacopy")
         if redirect:
-            mark(upper / path, prefix, "redirect", redirect)
-    found = commit(marks)
+            mark(upper / path, PREFIX, "redirect", redirect)
+    found = commit()
     wanted = changed("file", Program(b"file"))
     wanted |= {b"run": b"run", b"far": Program(LARGE)}
     wanted[b"a"][b"f"] = Program(b"g of a")  # type: ignore[index]
@@ -244,23 +230,19 @@ def test_files_of_which_only_the_mode_changed(
     assert found == wanted
 
 
-@each_kind
-def test_a_redirect_that_stayed_on_a_copied_file_means_nothing(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
-) -> None:
+@as_root
+def test_a_redirect_that_stayed_on_a_copied_file_means_nothing(commit: Commit, upper: Path) -> None:
     (upper / "file").write_bytes(b"all here")
-    mark(upper / "file", prefix, "redirect", b"/a/f")
-    assert commit(marks) == changed("file", b"all here")
+    mark(upper / "file", PREFIX, "redirect", b"/a/f")
+    assert commit() == changed("file", b"all here")
 
 
-@each_kind
-def test_content_that_the_tree_does_not_have_is_corrupt(
-    commit: Commit, upper: Path, marks: MarkerFormat, prefix: str
-) -> None:
+@as_root
+def test_content_that_the_tree_does_not_have_is_corrupt(commit: Commit, upper: Path) -> None:
     (upper / "none").touch()
-    mark(upper / "none", prefix, "metacopy")
+    mark(upper / "none", PREFIX, "metacopy")
     with pytest.raises(Corrupt, match="none: its content is not in tree"):
-        commit(marks)
+        commit()
 
 
 def test_marks_of_somebody_else_mean_nothing(commit: Commit, upper: Path) -> None:
@@ -288,7 +270,7 @@ def test_marks_by_name(commit: Commit, upper: Path) -> None:
     wanted = changed("a", {b"f": b"only"})
     wanted |= {b"b": {}, b"+again": b"made after it was deleted"}
     del wanted[b"link"]
-    assert commit(FUSE) == wanted
+    assert commit(marks_by_files=True) == wanted
 
 
 def test_what_a_tree_cannot_hold_is_left_out_by_name(commit: Commit, upper: Path) -> None:
@@ -365,19 +347,17 @@ def test_too_deep(disk_store: Store, upper: Path) -> None:
         overlay_snapshot.snapshot(disk_store, batch, base, upper)
 
 
-@each_kind
-def test_content_in_the_objects(
-    commit: Commit, upper: Path, disk_store: Store, marks: MarkerFormat, prefix: str
-) -> None:
+@as_root
+def test_content_in_the_objects(commit: Commit, upper: Path, disk_store: Store) -> None:
     """Over an image a redirect may lead past the tree."""
     hash = disk_store.put(LARGE).hash
     path = upper / "new"
     path.write_bytes(b"")
     os.truncate(path, len(LARGE))
     path.chmod(0o755)
-    mark(path, prefix, "metacopy")
-    mark(path, prefix, "redirect", f"/{hash[:2]}/{hash[2:]}".encode())
-    assert commit(marks)[b"new"] == Program(LARGE)
+    mark(path, PREFIX, "metacopy")
+    mark(path, PREFIX, "redirect", f"/{hash[:2]}/{hash[2:]}".encode())
+    assert commit()[b"new"] == Program(LARGE)
     os.truncate(path, 1)
     with pytest.raises(Corrupt, match="is not in tree"):
-        commit(marks)
+        commit()

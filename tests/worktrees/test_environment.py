@@ -101,6 +101,18 @@ def test_the_hooks_of_an_attached_agent_come_along(cli: Cli, project: Path) -> N
         daemon_socket.stop(cli.root)
 
 
+def test_hooks_of_git_come_along(cli: Cli, project: Path) -> None:
+    """As husky has them: in a directory that git ignores."""
+    write(project, {".worktreeinclude": ".env\n", ".husky/_/pre-commit": "#!/bin/sh\nexit 9\n"})
+    write(project, {".gitignore": ".husky/_/\n.env\n*.log\nnode_modules/\n", "x.log": ""})
+    (project / ".husky/_/pre-commit").chmod(0o755)
+    git(project, "config", "core.hooksPath", ".husky/_")
+    git(project, "-c", "core.hooksPath=/dev/null", "commit", "-qam", "husky")
+    worktree = Path(cli("worktree", "add", "try", "--json").json["directory"])
+    assert not (worktree / "x.log").exists()
+    git(worktree, "commit", "-q", "--allow-empty", "-m", "refused", code=1)
+
+
 def test_worktreeinclude(cli: Cli, project: Path) -> None:
     """Of what git ignores; what is derived comes along all the same, and what git tracks."""
     write(

@@ -42,6 +42,20 @@ def test_create_go_on_and_remove(cli: Cli, project: Path) -> None:
     assert hook(cli, "remove", worktree_path=str(worktree)).stderr == ""
 
 
+def test_what_git_ignores_is_kept(cli: Cli, project: Path) -> None:
+    """Claude removes without a question; what is derived can be made again."""
+    cwd = str(project)
+    worktree = Path(hook(cli, "create", name="feat", cwd=cwd).stdout.strip())
+    write(worktree, {"results.log": "of an hour", "node_modules/made.js": "made"})
+    said = hook(cli, "remove", worktree_path=str(worktree)).stderr
+    assert "git ignores results.log: kept in worktree-feat@" in said
+    assert not worktree.exists()
+    name = said.split()[-1]
+    assert cli("cat", f"{name}:results.log").text == "of an hour"
+    worktree = Path(hook(cli, "create", name="feat", cwd=cwd).stdout.strip())
+    assert hook(cli, "remove", worktree_path=str(worktree)).stderr == ""
+
+
 def test_one_of_a_worktree_begins_as_that_is(cli: Cli, project: Path) -> None:
     first = Path(hook(cli, "create", name="a", cwd=str(project)).stdout.strip())
     write(first, {"later.txt": "1"})

@@ -61,7 +61,7 @@ def test_a_virtual_environment(cli: Cli, project: Path) -> None:
     program.chmod(0o755)
     (site,) = project.glob(".venv/lib/*/site-packages")
     (site / "mine.pth").write_text(f"{project}/src\n")
-    worktree = add(cli, "try")
+    worktree = add(cli, "try", "--no-relocate")
     write(worktree, {"src/mine.py": "WHO = 'worktree'\n"})
     assert subprocess.check_output([worktree / ".venv/bin/tool"]) == b"project\n"
     assert run(cli, "try", ".venv/bin/tool") == "worktree\n"

@@ -244,7 +244,6 @@ def test_directories_that_are_not_taken(cli: Cli, project: Path, tmp_path: Path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     assert "is a link" in cli("worktree", "add", "a", "--path", tmp_path / "link", code=4).err
-    assert "shows nothing" in cli("worktree", "add", "a", "--backend", "namespace", code=4).err
     (tmp_path / "file").write_text("")
     cli("worktree", "add", "a", "--path", tmp_path / "file/a", code=1)
     assert git(project, "branch", "--format=%(refname:short)") == "main"
@@ -374,3 +373,17 @@ def test_a_branch_that_was_renamed(cli: Cli, project: Path) -> None:
     assert cli("worktree", "list", "--json").json[0]["branch"] is None
     cli("worktree", "rm", "try")
     assert "better" in git(project, "branch")
+
+
+def test_an_apply_says_which_way_commits_go(cli: Cli, project: Path) -> None:
+    worktree = add(cli, "a")
+    write(worktree, {"src/new2.py": "new\n"})
+    assert "commits" not in cli("worktree", "apply", "a", "--check").err
+    git(worktree, "add", "src/new2.py")
+    git(worktree, "commit", "-qm", "mine")
+    answer = cli("worktree", "apply", "a")
+    assert "branch a has commits of its own; `git merge a` brings these" in answer.err
+    assert git(project, "merge", "-q", "a", code=1) == "", "its files stand in the way"
+    cli("undo")
+    git(project, "merge", "-q", "a")
+    assert (project / "src/new2.py").read_text() == "new\n"

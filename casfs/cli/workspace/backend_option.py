@@ -10,6 +10,5 @@ backend_option = click.option(
     "--backend",
     type=click.Choice(strategy_names.PREFERRED_FIRST),
     help="Default: the first that works. erofs-overlay: over an EROFS image (root); overlay: over"
-    " the casfs mount (root); fuse-overlayfs: the same in user space; namespace: visible only"
-    " inside `workspace exec`; copy: a plain copy.",
+    " the casfs mount (root); fuse-overlayfs: the same in user space; copy: a plain copy.",
 )

@@ -8,7 +8,6 @@ from casfs.cli.lazy_group import LazyGroup
 
 MODULES = {
     "open": "workspace.open:open_",
-    "exec": "workspace.exec:exec_",
     "commit": "workspace.commit:commit",
     "discard": "workspace.commit:discard",
     "close": "workspace.commit:close",
@@ -22,7 +21,6 @@ def workspace() -> None:
 
     \b
     casfs workspace open NAME ./work               a checkpoint, or any tree by its hash
-    casfs workspace exec ./work -- make test       works however it was opened
     casfs workspace commit ./work -m "it builds"   a new checkpoint of NAME
     casfs workspace close ./work
     """

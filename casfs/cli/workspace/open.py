@@ -54,12 +54,7 @@ def open_(
             workspace = open_best(store, state, path, wanted)
         origin = source.checkpoint
         print_missing(store, state.full, f"{origin.name}@{origin.id}" if origin else source.root)
-    how = (
-        "; not visible outside `casfs workspace exec`"
-        if workspace.state == "namespace-only"
-        else ""
-    )
     echo_result(
         workspace_json(workspace),
-        f"{workspace.record['base']} {workspace.path} backend: {workspace.strategy.name}{how}",
+        f"{workspace.record['base']} {workspace.path} backend: {workspace.strategy.name}",
     )

@@ -20,7 +20,11 @@ from casfs.cli.worktree import by_daemon
 @click.option("--branch", metavar="B", help="To check out, new or not. By default NAME, new.")
 @click.option("--path", metavar="DIR", help="By default ../PROJECT.worktrees/NAME.")
 @click.option("--all", "with_all", is_flag=True, help="Also what .worktreeinclude does not name.")
-@click.option("--relocate", is_flag=True, help="Have a .venv or CMake's build lead to itself.")
+@click.option(
+    "--relocate/--no-relocate",
+    default=None,
+    help="Have a .venv or CMake's build lead to itself; a .venv that imports the project does.",
+)
 @backend_option
 @json_option
 def add(backend: str | None, path: str | None, **wanted: Any) -> None:

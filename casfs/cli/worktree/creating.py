@@ -35,7 +35,7 @@ def create(store: Store, directory: Path, wanted: Wanted, backend: str | None = 
     def opened(
         state: RecordedState, path: Path, image: DatedTree | None, record: Mapping[str, Any]
     ) -> Workspace:
-        opening = Opening(backend, image_tree=image, worktree=record, visible=True)
+        opening = Opening(backend, image_tree=image, worktree=record)
         return open_best(store, state, path, opening)
 
     began = time.monotonic()

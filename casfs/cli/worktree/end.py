@@ -10,11 +10,12 @@ import click
 from casfs.cli import implicit_mount
 from casfs.cli.applied import report_applied
 from casfs.cli.common import open_store
-from casfs.cli.output import echo_lines, echo_result, json_option
+from casfs.cli.output import echo_lines, echo_result, json_option, warn
 from casfs.cli.worktree import common
 from casfs.sessions import caller
-from casfs.worktrees import applying, removal
+from casfs.worktrees import applying, git_questions, removal
 from casfs.worktrees.applying import Applying
+from casfs.worktrees.git_link import GitLink
 
 
 @click.command()
@@ -41,7 +42,19 @@ def apply(name: str, target: str | None, check: bool, ignored: bool) -> int:
         actor = caller.actor(store, os.environ)
         options = Applying(directory, check=check, with_ignored=ignored, actor=actor)
         done = applying.apply(store, source, options, os.environ)
+        if target is None and source.link is not None:
+            _say_which_way(source.link)
     return report_applied(done, {"worktree": name}, str(directory), check=check)
+
+
+def _say_which_way(link: GitLink) -> None:
+    """Files that were applied stand in the way of a merge of the commits that have them."""
+    if git_questions.has_own_commits(link, os.environ):
+        branch = link.current_branch or link.branch
+        warn(
+            f"branch {branch} has commits of its own; `git merge {branch}` brings these: before an"
+            " apply, or once what it brought is committed or undone (`casfs undo`)"
+        )
 
 
 @click.command()

@@ -25,6 +25,7 @@ from casfs.cli.worktree.creating import create
 from casfs.digest import hash_bytes
 from casfs.errors import Invalid, Refused
 from casfs.store.store import Store
+from casfs.trees.restore.target import listed
 from casfs.worktrees import git_questions, removal, worktree
 from casfs.worktrees.creation import Wanted
 
@@ -96,6 +97,11 @@ def _remove(store: Store, payload: dict[str, Any]) -> None:
     if removed is None:
         return  # one that git has made
     try:
-        removal.remove(store, removed, os.environ)
+        removal.refuse_loss(store, removed, os.environ)
+        # Claude asks nobody: what it wrote there and git ignores would be gone.
+        if paths := removal.ignored_changes(store, removed, os.environ):
+            kept = removal.keep(store, removed)
+            warn(f"git ignores {listed(paths)}: kept in {kept.name}@{kept.id}")
+        removal.remove(store, removed, os.environ, force=True)
     except Refused as error:
         warn(str(error))

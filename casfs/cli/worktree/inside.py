@@ -11,9 +11,10 @@ import click
 
 from casfs.cli import implicit_mount
 from casfs.cli.common import open_store, store_root
-from casfs.cli.workspace.exec import execute, private_layers
 from casfs.cli.worktree import common
+from casfs.errors import Failed
 from casfs.system.git_program import LOCAL_VARIABLES
+from casfs.workspaces import registry
 from casfs.worktrees.caller import IN_PLACE
 from casfs.worktrees.in_place import enter
 
@@ -59,9 +60,13 @@ def _run(name: str, command: Sequence[str], *, in_place: bool) -> NoReturn:
         # Of a repository around the caller: git would work there.
         for variable in LOCAL_VARIABLES:
             os.environ.pop(variable, None)
-        layers = private_layers(store, worktree.workspace)
+        registry.check_open(worktree.workspace)
     directory = worktree.path
     if in_place:
         directory = enter(worktree)
         os.environ[IN_PLACE] = worktree.name
-    execute(worktree.workspace, layers, command, directory)
+    os.chdir(directory)
+    try:
+        os.execvp(command[0], [*command])
+    except OSError as error:
+        raise Failed(f"cannot run {command[0]}: {error.strerror}") from None

@@ -230,7 +230,7 @@ KINDS = (
         document=_object(
             {
                 "path": _text(),
-                "way": {"enum": ["native", "overlay", "namespace", "fuse-overlayfs", "copy"]},
+                "way": {"enum": ["native", "overlay", "fuse-overlayfs", "copy"]},
                 "base": _ref("directory"),
                 "generation": _count(),
                 "readOnly": FLAG,

@@ -14,8 +14,8 @@ from casfs.store.store import Store
 from casfs.system import daemon_socket
 from casfs.threads import attempt_details, threads
 from casfs.threads.threads import CANCELLED, ENDED, SUSPENDED, Thread
+from casfs.workspaces import desk
 from engine.processes import subprocesses
-from engine.runtime import overlay_workspace
 from engine.workflow import registry as workflows
 from tests.support.acp import DONE, Script, session, text
 from tests.support.engine import alive, daemon, kill, rule, steps, until, workflow
@@ -103,7 +103,7 @@ def test_no_turn_that_was_over_is_lost_when_the_daemon_is_killed(
         assert intent(store, id)["turnCount"] >= len(script.answers())
         assert len(threads.turns(store, intent(store, id))) == intent(store, id)["turnCount"]
         subprocesses.end_orphans(*(intent(store, id)[key] for key in ("run", "pid", "pidStart")))
-        overlay_workspace.unmount_all(root)
+        desk.unmount_all(root)
 
 
 def test_an_answer_outlives_the_daemon(root: Path, tmp_path: Path) -> None:

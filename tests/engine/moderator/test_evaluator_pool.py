@@ -16,11 +16,11 @@ import engine
 from casfs.errors import Failed, Invalid
 from casfs.store.store import Store
 from casfs.threads import threads
+from casfs.workspaces import desk
 from engine.moderator import evaluator_pool
 from engine.moderator.conditions import LocalEvaluator
 from engine.moderator.decision import DecisionInput, Next, Rule, RuleFailed, decide
 from engine.moderator.evaluator_pool import WorkerPool
-from engine.runtime import overlay_workspace
 from engine.workflow import registry as workflows
 from tests.support.engine import (
     alive,
@@ -346,7 +346,7 @@ def test_they_end_with_the_daemon(disk_store: Store, number: int) -> None:
         os.kill(pid, number)
         until(lambda: not alive(pid), "the end of the daemon")
         until(lambda: not any(map(alive, processes)), "the end of its processes")
-    overlay_workspace.unmount_all(root)  # what the killed one had mounted
+    desk.unmount_all(root)  # what the killed one had mounted
 
 
 def test_workflow_next_comes_back(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from casfs.store.store import Store
 from casfs.trees import recorded_state, tree
 from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore import restore
-from engine.runtime.workspace import Workspace
+from casfs.workspaces.desk import Desk
 from tests.support import planted, readings
+from tests.support.desks import desk_at
 from tests.support.helpers import write_tree
 
 OWNER = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "gc.auto=0")
@@ -45,20 +46,20 @@ def project(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def workspace(disk_store: Store, project: Path, tmp_path: Path) -> Workspace:
+def workspace(disk_store: Store, project: Path, tmp_path: Path) -> Desk:
     options_record = record_all(disk_store, project)
-    made = Workspace(disk_store, tmp_path / "workspace")
+    made = desk_at(disk_store, tmp_path / "workspace")
     made.reset(options_record)
     return made
 
 
 def record_all(store: Store, place: Path) -> RecordedState:
     """Records a directory with its `.git`, as the start of a thread."""
-    made = Workspace(store, place)
+    made = desk_at(store, place)
     return made.record()
 
 
-def work(store: Store, workspace: Workspace, tmp_path: Path, name: str = "elsewhere") -> Path:
+def work(store: Store, workspace: Desk, tmp_path: Path, name: str = "elsewhere") -> Path:
     """Records the workspace, and restores what others get of it."""
     state = workspace.record()
     workspace._begun = state
@@ -91,9 +92,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_repository_stays(
-    disk_store: Store, workspace: Workspace, tmp_path: Path, name: str
-) -> None:
+def test_a_repository_stays(disk_store: Store, workspace: Desk, tmp_path: Path, name: str) -> None:
     (workspace.path / "a.txt").write_text("changed\n")
     (workspace.path / "notes.txt").write_bytes(planted.settings_file() + b"more\n")
     for arguments in STEPS[name]:
@@ -112,7 +111,7 @@ def test_what_git_tracked_at_the_start_is_work(disk_store: Store, tmp_path: Path
     git(place, "init", "-q")
     git(place, "add", "-A")
     git(place, "commit", "-qm", "first")
-    workspace = Workspace(disk_store, tmp_path / "workspace")
+    workspace = desk_at(disk_store, tmp_path / "workspace")
     workspace.reset(record_all(disk_store, place))
     (workspace.path / ".env").write_bytes(PASSWORD + b"MORE=1\n")
     git(workspace.path, "commit", "-qam", "second")
@@ -123,7 +122,7 @@ def test_what_git_tracked_at_the_start_is_work(disk_store: Store, tmp_path: Path
 
 
 def test_an_index_of_an_agent_makes_nothing_work_later(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
+    disk_store: Store, workspace: Desk, tmp_path: Path
 ) -> None:
     """In a thread that begins with what another one left."""
     git(workspace.path, "add", "-A")
@@ -133,7 +132,7 @@ def test_an_index_of_an_agent_makes_nothing_work_later(
     left = workspace.record()
     for name, state in (("with", workspace._begun), ("without", left)):
         assert state is not None
-        second = Workspace(disk_store, tmp_path / name)
+        second = desk_at(disk_store, tmp_path / name)
         second.reset(state)
         (second.path / ".env").write_bytes(b"DATABASE_PASSWORD=correct-horse-2\n")
         git(second.path, "commit", "-qam", "third")
@@ -141,9 +140,7 @@ def test_an_index_of_an_agent_makes_nothing_work_later(
         work(disk_store, second, tmp_path, f"{name}-elsewhere")
 
 
-def test_repositories_at_other_paths(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
-) -> None:
+def test_repositories_at_other_paths(disk_store: Store, workspace: Desk, tmp_path: Path) -> None:
     inner = write_tree(workspace.path / "inner", FILES)
     git(inner, "init", "-q")
     git(inner, "add", "-A")
@@ -158,7 +155,7 @@ def test_repositories_at_other_paths(
 
 
 def test_a_repository_that_git_does_not_know_stays(
-    disk_store: Store, workspace: Workspace, tmp_path: Path
+    disk_store: Store, workspace: Desk, tmp_path: Path
 ) -> None:
     git(workspace.path, "add", "-A")
     (workspace.path / ".git/HEAD").unlink()
@@ -184,7 +181,7 @@ def test_a_checkpoint_has_no_repository_even_of_a_damaged_one(
             assert (recorded is None) == defaults
 
 
-def test_objects_elsewhere_stay(disk_store: Store, workspace: Workspace, tmp_path: Path) -> None:
+def test_objects_elsewhere_stay(disk_store: Store, workspace: Desk, tmp_path: Path) -> None:
     path = workspace.path
     git(path, "add", "-A")
     git(path, "commit", "-qm", "second")

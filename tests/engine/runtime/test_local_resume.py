@@ -19,8 +19,7 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.snapshot import exclusions, policy, working_tree
 from casfs.trees.snapshot.report import SnapshotOptions, SnapshotReport
 from casfs.workspaces import strategies
-from engine.runtime.overlay_workspace import OverlayWorkspace
-from engine.runtime.workspace import Workspace, Workspaces
+from engine.runtime.workspace import Workspaces
 from engine.threads import lifecycle, suspension
 from engine.threads.agent_binding import Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -28,6 +27,7 @@ from engine.workflow import registry as workflows
 from tests.engine.runtime.test_turn_trees import LOOK, react, session, write
 from tests.engine.runtime.test_turn_trees import fork as fork_at
 from tests.support import engine, planted
+from tests.support.desks import OVER_IMAGES
 from tests.support.engine import (
     ONE,
     STATUS,
@@ -128,15 +128,11 @@ def is_of_work(store: Store, thread: Thread) -> bool:
     )
 
 
-def overlays(store: Store, folder: Path) -> Workspace:
-    return OverlayWorkspace(store, folder, lambda hash: folder, preferred=[strategies.NATIVE])
-
-
 KINDS = pytest.mark.parametrize(
     "kind",
     [
         pytest.param(Workspaces(), id="copy"),
-        pytest.param(Workspaces(overlays), id="overlay", marks=skip_without(strategies.NATIVE)),
+        pytest.param(OVER_IMAGES, id="overlay", marks=skip_without(strategies.NATIVE)),
     ],
 )
 
@@ -303,7 +299,7 @@ async def test_modules_made_by_an_agent_are_kept_here_by_each_kind_of_workspace(
     found = []
     kinds = [Workspaces()]
     if not skip_without(strategies.NATIVE).args[0]:
-        kinds.append(Workspaces(overlays))
+        kinds.append(OVER_IMAGES)
     for kind in kinds:
         made = begin(disk_store, loop(2), {"a": says({}, script)}, whole(disk_store, project))
         ended = await carry_on(disk_store, made, workspaces=kind)

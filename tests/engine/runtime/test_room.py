@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from casfs.store.store import Store
 from casfs.system import reserve
 from casfs.threads import threads
 from casfs.threads.threads import CANCELLED, ENDED, RUNNING, SUSPENDED
-from casfs.workspaces import strategies
-from engine.runtime import overlay_workspace, stop_thread
-from engine.runtime.overlay_workspace import OverlayWorkspace
-from engine.runtime.workspace import COPYING, Workspace, Workspaces
+from casfs.workspaces import desk, strategies
+from engine.runtime import stop_thread
+from engine.runtime.workspace import COPYING, Workspaces
 from engine.workflow import registry as workflows
+from tests.support.desks import OVER_IMAGES
 from tests.support.engine import ONE, begin, carry_on, daemon, says, spawn, start_thread, until
 from tests.support.lasting import ROOT_ONLY
 from tests.support.new_store import init_store
@@ -38,20 +38,14 @@ async def test_a_workspace_over_its_limit_is_not_read(disk_store: Store) -> None
     assert os.listdir(disk_store.root / "workspaces") == []
 
 
-def overlays(store: Store, folder: Path) -> Workspace:
-    return OverlayWorkspace(store, folder, lambda hash: folder, preferred=[strategies.NATIVE])
-
-
 @pytest.mark.parametrize(
-    "open",
+    "kind",
     [
-        pytest.param(Workspace, id="copy"),
-        pytest.param(overlays, id="overlay", marks=skip_without(strategies.NATIVE)),
+        pytest.param(COPYING, id="copy"),
+        pytest.param(OVER_IMAGES, id="overlay", marks=skip_without(strategies.NATIVE)),
     ],
 )
-async def test_recording_can_be_cancelled(
-    disk_store: Store, open: Callable[[Store, Path], Workspace]
-) -> None:
+async def test_recording_can_be_cancelled(disk_store: Store, kind: Workspaces) -> None:
     """A sparse file that is hashed for most of a minute; what was staged is deleted."""
     temp = disk_store.root / "tmp"
     tree = disk_store.put_node("directory", EMPTY).hash
@@ -62,12 +56,12 @@ async def test_recording_can_be_cancelled(
         return [path for path in found if os.path.exists(path) and os.path.getsize(path) > 1 << 30]
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(carry_on, disk_store, made, workspaces=Workspaces(open)))
+        nursery.start_soon(partial(carry_on, disk_store, made, workspaces=kind))
         while not staged():
             await trio.sleep(0.01)
         begun = trio.current_time()
         nursery.cancel_scope.cancel()
-    overlay_workspace.unmount_all(disk_store.root)
+    desk.unmount_all(disk_store.root)
     assert trio.current_time() - begun < 15
     assert staged() == []
     assert threads.get(disk_store, made.id).status == RUNNING

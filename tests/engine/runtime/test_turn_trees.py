@@ -20,8 +20,8 @@ from casfs.threads import attempt_details, threads
 from casfs.threads.threads import ENDED, SUSPENDED, Thread
 from casfs.trees import tree
 from casfs.trees.recorded_state import RecordedState
+from casfs.workspaces.desk import Desk
 from engine.agents import loader
-from engine.runtime.workspace import Workspace
 from engine.threads import forking, lifecycle, suspension
 from engine.threads.agent_binding import NO_BINDINGS, Binding
 from engine.threads.lifecycle import ThreadRequest
@@ -365,14 +365,14 @@ async def test_a_store_of_an_older_casfs_records_no_trees(disk_store: Store) -> 
 async def test_a_tree_that_cannot_be_recorded_ends_nothing(
     disk_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, calls = Workspace.record_turn, count()
+    record, calls = Desk.record_turn, count()
 
-    def fails(workspace: Workspace) -> TreeHash:
+    def fails(workspace: Desk) -> TreeHash:
         if next(calls) == 1:
             raise Failed("no")
         return record(workspace)
 
-    monkeypatch.setattr(Workspace, "record_turn", fails)
+    monkeypatch.setattr(Desk, "record_turn", fails)
     said: list[str] = []
     with served(*SCRIPT, text(DONE)) as model:
         made = start(disk_store, react(model))

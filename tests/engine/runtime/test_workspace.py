@@ -16,9 +16,11 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.trees.restore.restore_state import RestoreStates
 from casfs.trees.snapshot import stat_cache, walker
 from casfs.trees.snapshot.ignore import IgnoreRules
-from engine.runtime.workspace import Workspace, sweep
+from casfs.workspaces.desk import Desk
+from engine.runtime.workspace import sweep
 from engine.threads import suspension, transitions
 from engine.threads.suspension import Suspension
+from tests.support.desks import desk_at
 from tests.support.engine import ONE, begin, daemon, says
 from tests.support.new_store import init_store
 
@@ -45,24 +47,24 @@ def state(disk_store: Store, project: Path) -> RecordedState:
 
 
 @pytest.fixture
-def workspace(disk_store: Store, state: RecordedState) -> Workspace:
+def workspace(disk_store: Store, state: RecordedState) -> Desk:
     """A workspace that holds `state`."""
-    made = Workspace(disk_store, disk_store.root / "workspaces" / "T")
+    made = desk_at(disk_store, disk_store.root / "workspaces" / "T")
     made.reset(state)
     return made
 
 
-def beside(workspace: Workspace) -> list[str]:
+def beside(workspace: Desk) -> list[str]:
     return sorted(os.listdir(workspace.path.parent))
 
 
-def test_everything_is_recorded(workspace: Workspace, state: RecordedState) -> None:
+def test_everything_is_recorded(workspace: Desk, state: RecordedState) -> None:
     assert workspace.record() == workspace.state == state
     assert (workspace.path / "src/node_modules/dep.js").exists()
 
 
 def test_private_files_are_named_once(
-    disk_store: Store, workspace: Workspace, state: RecordedState
+    disk_store: Store, workspace: Desk, state: RecordedState
 ) -> None:
     (workspace.path / ".env").write_text("TOKEN=1\n")
     recorded = workspace.record()
@@ -76,7 +78,7 @@ def test_private_files_are_named_once(
 
 
 def test_what_did_not_change_is_not_read_again(
-    workspace: Workspace, state: RecordedState, monkeypatch: pytest.MonkeyPatch
+    workspace: Desk, state: RecordedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stat_cache, "RACY_WINDOW_NS", -(10**12))  # as if all were old
     assert workspace.record() == state
@@ -89,7 +91,7 @@ def test_what_did_not_change_is_not_read_again(
     assert workspace.record() == state
 
 
-def test_reset_takes_back_every_change(workspace: Workspace, state: RecordedState) -> None:
+def test_reset_takes_back_every_change(workspace: Desk, state: RecordedState) -> None:
     (workspace.path / "run").chmod(0o644)
     (workspace.path / "empty").rmdir()
     (workspace.path / "link").unlink()
@@ -100,7 +102,7 @@ def test_reset_takes_back_every_change(workspace: Workspace, state: RecordedStat
 
 
 def test_what_holds_the_tree_already_is_left_as_it_is(
-    workspace: Workspace, state: RecordedState
+    workspace: Desk, state: RecordedState
 ) -> None:
     workspace.record()
     before = (workspace.path / "run").stat().st_ino
@@ -109,7 +111,7 @@ def test_what_holds_the_tree_already_is_left_as_it_is(
 
 
 def test_what_an_agent_may_have_touched_is_made_again(
-    workspace: Workspace, state: RecordedState
+    workspace: Desk, state: RecordedState
 ) -> None:
     before = (workspace.path / "run").stat().st_ino
     (workspace.path / "keep").touch()  # so that no number is given out twice
@@ -119,7 +121,7 @@ def test_what_an_agent_may_have_touched_is_made_again(
     assert (workspace.path / "run").stat().st_ino != before
 
 
-def test_remove_leaves_nothing(workspace: Workspace) -> None:
+def test_remove_leaves_nothing(workspace: Desk) -> None:
     workspace.remove()
     workspace.remove()
     assert beside(workspace) == []
@@ -128,7 +130,7 @@ def test_remove_leaves_nothing(workspace: Workspace) -> None:
         workspace.record()
 
 
-def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: Workspace) -> None:
+def test_remove_takes_what_a_killed_restore_left(disk_store: Store, workspace: Desk) -> None:
     half = workspace.path.parent / RestoreStates(disk_store.root).staging_name(workspace.path)
     other = workspace.path.parent / ".casfs.0123456789abcdef"
     for made in (half, other):
@@ -149,8 +151,7 @@ def test_a_daemon_sweeps_what_threads_that_are_over_left(
     suspension.suspend(disk_store, suspended, Suspension("a reason"))
     gone = threads.new_id()
     for name in (ended.id, running.id, suspended.id, gone):
-        Workspace(disk_store, folder / name).reset(state)
-    Workspace(disk_store, folder / ended.id / "tree").reset(state)
+        Desk(disk_store, folder / name).reset(state)
     opened, half = folder / "0123456789abcdef", folder / ".casfs.0123456789abcdef"
     for made in (opened / "0/upper", half / "a"):
         made.mkdir(parents=True)
@@ -164,7 +165,7 @@ def test_a_daemon_sweeps_when_it_starts(disk_store: Store, state: RecordedState)
     ended = begin(disk_store, ONE, {"a": says({})}, state)
     transitions.cancel(disk_store, ended)
     place = disk_store.root / "workspaces" / ended.id
-    Workspace(disk_store, place).reset(state)
+    Desk(disk_store, place).reset(state)
     with daemon(disk_store.root):
         assert not place.exists()
     lines = (disk_store.root / "log/daemon.jsonl").read_text().splitlines()
@@ -181,7 +182,7 @@ def test_write_protected_directories_are_removed_and_links_not_followed(
     """Root is stopped by no mode, so root does this as somebody else, in a child process; he
     has a store of his own."""
     own = init_store(runtime_dir / "store")
-    workspace = Workspace(disk_store, runtime_dir / "workspaces" / "T")
+    workspace = desk_at(disk_store, runtime_dir / "workspaces" / "T")
     workspace.reset(state)
     outside = runtime_dir / "outside"
     outside.mkdir()
@@ -195,7 +196,7 @@ def test_write_protected_directories_are_removed_and_links_not_followed(
     for path, mode in ((deep, 0o000), (deep.parent, 0o500), (workspace.path, 0o500)):
         path.chmod(mode)
     outside.chmod(0o500)
-    _as_nobody(Workspace(own, workspace.path), everything)
+    _as_nobody(desk_at(own, workspace.path), everything)
     own.close()
     assert beside(workspace) == []
     assert (outside / "file").stat().st_mode & 0o777 == 0o400
@@ -206,7 +207,7 @@ def _below(top: Path) -> list[Path]:
     return [top, *(Path(folder, name) for folder, a, b in os.walk(top) for name in [*a, *b])]
 
 
-def _as_nobody(workspace: Workspace, paths: list[Path]) -> None:
+def _as_nobody(workspace: Desk, paths: list[Path]) -> None:
     """Remove the workspace without root's powers; `paths` are given away for that."""
     if os.geteuid() != 0:
         workspace.remove()
@@ -227,7 +228,7 @@ def _as_nobody(workspace: Workspace, paths: list[Path]) -> None:
 
 @pytest.mark.parametrize("target", ["/etc", "/no/such"])
 def test_a_link_in_its_place_is_removed_not_followed(
-    target: str, workspace: Workspace, state: RecordedState
+    target: str, workspace: Desk, state: RecordedState
 ) -> None:
     workspace.path.rename(workspace.path.with_name("moved"))
     workspace.path.symlink_to(target)
