@@ -25,6 +25,7 @@ from casfs.worktrees import (
     environment,
     git_questions,
     git_worktree,
+    links,
     nested,
     project_files,
     relocation,
@@ -122,6 +123,8 @@ def create(
                 store, git_source, path, name=name, branch=branch, env=env, opened=opened
             )
     _relocate(store, source, created, state=state, wanted=wanted, warn=warn)
+    for line in links.astray(store, state, source.top, created.path):
+        warn(line)
     return created
 
 

@@ -387,3 +387,17 @@ def test_an_apply_says_which_way_commits_go(cli: Cli, project: Path) -> None:
     cli("undo")
     git(project, "merge", "-q", "a")
     assert (project / "src/new2.py").read_text() == "new\n"
+
+
+def test_links_that_lead_elsewhere_are_named(cli: Cli, project: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"beside/there": "1"})
+    targets = {
+        "into": project / "src", "out": "../beside/there", "inside": "src/a.py",
+        "far": "/usr", "broken": "../none",
+    }  # fmt: skip
+    for name, target in targets.items():
+        (project / name).symlink_to(target)
+    said = cli("worktree", "add", "a").err
+    assert f"links lead into {project}, what is written through them is there: into\n" in said
+    assert f"links lead to what is beside {project}, and nowhere from here: out\n" in said
+    assert "broken" not in said
