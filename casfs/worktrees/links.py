@@ -33,9 +33,12 @@ def astray(store: Store, state: RecordedState, project: Path, worktree: Path) ->
         if os.path.isabs(target):
             if from_project.is_relative_to(project):
                 into.append(path)
-        elif not from_project.is_relative_to(project):
-            if from_project.exists() and not from_worktree.exists():
-                nowhere.append(path)
+        elif (
+            not from_project.is_relative_to(project)
+            and from_project.exists()
+            and not from_worktree.exists()
+        ):
+            nowhere.append(path)
     if into:
         yield f"links lead into {project}, what is written through them is there: {listed(into)}"
     if nowhere:
