@@ -277,7 +277,14 @@ def detach(
             try:
                 _take_out(root, attachment)
                 if attachment.excluded and attachment.directory is not None:
-                    git_exclude.remove(attachment.excluded, Path(attachment.directory), env)
+                    projects = [
+                        Path(other.directory)
+                        for other in remaining
+                        if other != attachment and other.excluded == attachment.excluded
+                        if other.directory is not None
+                    ]
+                    project = Path(attachment.directory)
+                    git_exclude.remove(attachment.excluded, project, projects, env)
             except CasfsError as error:  # the others are taken out all the same
                 faults.append(error)
                 continue

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import click
 
 from casfs import config
-from casfs.attach import agents, attachments, codex_trust, spool, state, user_service
+from casfs.attach import (
+    agents,
+    attachments,
+    codex_trust,
+    git_exclude,
+    spool,
+    state,
+    user_service,
+)
 from casfs.attach.agents import OutsideAgent
 from casfs.attach.attachments import Attachment, SettingsChange
 from casfs.cli.background import start_daemon
@@ -169,6 +177,9 @@ def _attach(agent: OutsideAgent, options: AttachOptions) -> None:
         return
     _make_store(root)
     attachments.attach(root, change, os.environ)
+    file = Path(change.attachment.file)
+    if directory is not None and git_exclude.is_seen(file, directory, os.environ):
+        warn(f"git sees {file}, which has paths of this machine: keep it out of commits")
     if has_service:
         _start_service(root)
     start_daemon(root)

@@ -295,7 +295,8 @@ def _say_drafts_elsewhere(store: Store, thread: Thread) -> None:
     for review in comments.with_drafts(store):
         with suppress(CasfsError):  # its thread is gone
             other = threads.get(store, review.thread)
-            is_near = other.fields.get(threads.PROJECT) == thread.fields.get(threads.PROJECT)
+            project = thread.fields.get(threads.PROJECT)
+            is_near = project is not None and other.fields.get(threads.PROJECT) == project
             if other.id != thread.id and is_near:
                 tail = other.id[-comments.TAIL :]
                 count = len(review.drafts)

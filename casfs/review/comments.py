@@ -7,7 +7,8 @@ moves it, or is made again where another was faster: two reviewers at once lose 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -15,7 +16,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from casfs.backend.protocols import Head, HeadName
 from casfs.digest import NodeHash, ThreadId, TreeHash
-from casfs.errors import Conflict, Invalid, NotFound, Refused
+from casfs.errors import CasfsError, Conflict, Invalid, NotFound, Refused
 from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.store.write_batch import Batch
@@ -134,8 +135,9 @@ def unheard(store: Store) -> Iterator[ThreadId]:
 def with_drafts(store: Store) -> Iterator[Review]:
     """Yields the reviews that have comments which were not sent."""
     for name, head in store.heads.list(HEADS):
-        if head_kinds.fault(name, head) is None and (review := _parse(store, head.hash)).drafts:
-            yield review
+        with suppress(CasfsError):  # it is damaged
+            if head_kinds.fault(name, head) is None and (review := _parse(store, head.hash)).drafts:
+                yield review
 
 
 def change(store: Store, thread: ThreadId, make: Callable[[Review, Batch], Review]) -> Review:
@@ -186,8 +188,12 @@ def move_drafts(store: Store, source: ThreadId, target: ThreadId) -> None:
     if not (drafts := review.drafts):
         return
     change(store, target, lambda old, _: reduce(add, drafts, old))
-    numbers = [draft.number for draft in drafts]
-    change(store, source, lambda old, _: reduce(remove, numbers, old))
+    change(store, source, lambda old, _: _without(old, drafts))
+
+
+def _without(review: Review, drafts: Collection[Comment]) -> Review:
+    left = tuple(comment for comment in review.comments if comment not in drafts)
+    return replace(review, comments=left)
 
 
 def handle(review: Review, number: int, answer: str) -> Review:

@@ -40,7 +40,8 @@ def latest_in(store: Store, directory: Path) -> Thread:
         if is_moved_here or directory.is_relative_to(about["directory"]):
             is_later = latest is None or thread.fields["updatedAt"] > latest.fields["updatedAt"]
             # One that was cut, and that no agent has gone on with, has done nothing by itself.
-            if is_later and thread.fields["session"]["pid"]:
+            is_unused = "fork" in thread.fields and not thread.fields["session"]["pid"]
+            if is_later and not is_unused:
                 latest = thread
     if latest is None:
         raise NotFound(

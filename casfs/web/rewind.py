@@ -111,14 +111,23 @@ def _shown(plan: FilePlan) -> Plan:
 def _with_diffs(plan: FilePlan, files: Sequence[Change]) -> Iterator[PlannedChange]:
     """Yields what changes, with its lines while there is room for them."""
     left = MAX_LINES
-    # What is private is in the whole directory alone: its lines are in no page.
-    shown = [state.tree for state in (plan.current, plan.undone.like) if state is not None]
     for change in files:
         diff = None
-        if left > 0 and any(tree.find(plan.store, root, change.path) for root in shown):
+        if left > 0 and _is_work(plan, change):
             diff = compare.diff(plan.store, change.old, change.new, left)
             left -= sum(map(len, diff.hunks))
         yield PlannedChange(change.letter, printable(change.path), diff)
+
+
+def _is_work(plan: FilePlan, change: Change) -> bool:
+    """Whether both sides of a change are work, with this content: that of a private file is in no
+    page, and a file may have become private."""
+    sides = (plan.current, change.old), (plan.undone.like, change.new)
+    return all(
+        entry is None
+        or (state is not None and tree.find(plan.store, state.tree, change.path) == entry)
+        for state, entry in sides
+    )
 
 
 def send(call: Call) -> Response:

@@ -4,11 +4,11 @@ step of a thread works in, and a command that is run on a tree.
     <folder>/tree           the directory
     <folder>/upper, work, changes    its layers (`casfs.workspaces.layers`)
 
-It is derived from the store at any time: `reset` makes it hold exactly a given state, so a step
-that is run again starts where the first attempt started. As an overlay it has an empty upper layer
-then, so recording never reads what was there before: a step costs only what it changes. Where no
-overlay can be mounted the state is restored to the same place, and recorded by reading it: slower,
-no more.
+It has no head, and is derived from the store at any time: `reset` makes it hold exactly a given
+state, so a step that is run again starts where the first attempt started. As an overlay it has an
+empty upper layer then, so recording never reads what was there before: a step costs only what it
+changes. Where no overlay can be mounted the state is restored to the same place, and recorded by
+reading it: slower, no more.
 
 It is recorded as a work and a local tree (`casfs.trees.recorded_state`): `.git` is work, derived
 directories are local. What is ignored is recorded in neither; a copy of it is the lowest layer
@@ -30,7 +30,6 @@ from casfs.errors import CasfsError, Failed, Refused
 from casfs.scanner import Scanner
 from casfs.store.store import FORMAT_FILE, Store
 from casfs.system import mounts, rmtree
-from casfs.system.files import os_errors
 from casfs.system.log import Log, silent
 from casfs.trees import recorded_state, tree
 from casfs.trees.dated import DatedTree
@@ -100,8 +99,11 @@ class Desk:
         was written to ignored files since it held another. Raises as `casfs.trees.restore`."""
         if self.state != state or self._lower not in (None, state.whole):
             self.remove()
+            near = self._store.root / FORMAT_FILE
             candidates = [
-                strategies.STRATEGIES[name] for name in (*self._preferred, strategies.COPY)
+                strategies.STRATEGIES[name]
+                for name in (*self._preferred, strategies.COPY)
+                if strategy_choice.unavailable(strategies.STRATEGIES[name], near) is None
             ]
             strategy_choice.first_working(candidates, partial(self._fill, state), self._failed)
         self._empty_upper = self._stat_empty_upper() if self._lower is not None else None
@@ -159,17 +161,18 @@ class Desk:
             similar=similar,
             unrecorded=self.ignored.layer,
         )
-        if strategy.layered:
-            if reason := strategy_choice.unavailable(strategy, self._store.root / FORMAT_FILE):
-                raise Failed(reason)
-            with os_errors(f"cannot make {self._folder}"):
-                layers.make_upper(self._store, stack)
-                self.path.mkdir()
-        layers.fill(self._store, strategy, stack, state, self._trees)
-        if strategy.layered:
-            self._lower = root
-        else:
+        if not strategy.layered:
+            layers.fill(self._store, strategy, stack, state, self._trees)
             self.ignored.copy_to(self.path)
+            return
+        try:
+            layers.make_upper(self._store, stack)
+            self.path.mkdir()
+            layers.fill(self._store, strategy, stack, state, self._trees)
+        # Whatever stands in the way of an overlay, a copy works.
+        except (OSError, Refused) as error:
+            raise Failed(str(error)) from error
+        self._lower = root
         if strategy.native:
             self._image = similar or root
 

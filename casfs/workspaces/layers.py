@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -24,7 +25,10 @@ from casfs.trees.recorded_state import RecordedState
 from casfs.workspaces.overlay_mount import SOURCE, OverlayLayers
 from casfs.workspaces.strategies import Strategy, TreeLocator
 
-MAX_DIFFERENT = 5000  # entries between a state and the image below it
+# Entries between a state and the image below it: a quarter of the image, within these bounds.
+MIN_DIFFERENT = 500
+MAX_DIFFERENT = 5000
+ENTRY_BYTES = 160  # of an image, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,17 @@ class Stack:
 
 
 def is_near(store: Store, old: DatedTree, new: DatedTree) -> bool:
-    """Returns whether few entries differ between two trees."""
+    """Returns whether a tree has an image, and few entries differ between it and another one: each
+    time that this is mounted they are written."""
+    from casfs.native import images
+
+    image = images.of_tree(store, old)
+    if image is None:
+        return False
+    quarter = image.stat().st_size // (4 * ENTRY_BYTES)
+    limit = min(max(quarter, MIN_DIFFERENT), MAX_DIFFERENT)
     changes = tree.changes(store, old.tree, new.tree)
-    return len(list(islice(changes, MAX_DIFFERENT + 1))) <= MAX_DIFFERENT
+    return len(list(islice(changes, limit + 1))) <= limit
 
 
 def make_upper(store: Store, stack: Stack) -> None:
@@ -70,16 +82,19 @@ def fill(
     state: RecordedState,
     trees: TreeLocator,
     *,
+    recheck: bool = False,
     verify: bool = False,
 ) -> None:
     """Has the directory show the state, whose whole is `stack.lower`: mounts it, or restores it.
-    `trees`: where a mount of the store shows a tree; `verify`: what the kernel reads without us is
-    hashed first. Raises Failed and what `trees` raises."""
+    `trees`: where a mount of the store shows a tree; `recheck`: what the kernel reads without us is
+    looked at first, also where its image is there; `verify`: it is hashed. Raises Failed and what
+    `trees` raises."""
     if strategy.layered:
+        again = partial(_mount, store, strategy, stack, trees, recheck=recheck, verify=verify)
         try:
-            _mount(store, strategy, stack, trees, verify=verify)
+            again()
         except NotFound:  # gc has evicted the image meanwhile
-            _mount(store, strategy, stack, trees, verify=verify)
+            again()
         return
     # Most are mounted, and a restore imports 20 modules.
     from casfs.trees.restore.options import RestoreOptions
@@ -89,7 +104,13 @@ def fill(
 
 
 def _mount(
-    store: Store, strategy: Strategy, stack: Stack, trees: TreeLocator, *, verify: bool
+    store: Store,
+    strategy: Strategy,
+    stack: Stack,
+    trees: TreeLocator,
+    *,
+    recheck: bool,
+    verify: bool,
 ) -> None:
     assert strategy.mount is not None
     # Most commands mount nothing, and an image takes many modules.
@@ -100,10 +121,9 @@ def _mount(
     if not strategy.native:  # the mount verifies what it reads
         lower = trees(stack.lower)
     elif stack.similar is None:
-        # The kernel reads the objects of an image without us, so they are looked at first.
-        lower = image_mount.image(store, stack.lower, recheck=True, verify=verify)
+        lower = image_mount.image(store, stack.lower, recheck=recheck, verify=verify)
     else:
-        lower = image_mount.image(store, stack.similar)
+        lower = image_mount.image(store, stack.similar, verify=verify)
         changes = _write_changes(store, stack, stack.similar)
     if strategy.native:
         remote = _remote(lower, changes, trees)

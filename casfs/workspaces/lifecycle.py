@@ -5,8 +5,7 @@ last, so a crash leaves nothing that `close` would not find; a workspace that a 
 unmounted is mounted again by `open`, its changes kept. `discard` makes the next generation
 beside the old one and moves the head in between: a base never meets the upper of another.
 
-Commits: `casfs.workspaces.commit`. The private workspaces of threads are made by
-`engine.runtime.workspace`, not here.
+Commits: `casfs.workspaces.commit`. What threads work in has no head: `casfs.workspaces.desk`.
 
 A tree that is mounted to be looked at (`casfs tree mount`) is a read-only workspace: its head
 keeps the tree, and the record has the mount point. It has no changes to lose, so `sweep`
@@ -291,6 +290,7 @@ def _populate(store: Store, workspace: Workspace, trees: TreeLocator, verify: bo
         workspace.stack,
         workspace.recorded,
         trees,
+        recheck=True,
         verify=verify,
     )
 

@@ -161,14 +161,10 @@ def _relocate(
 ) -> None:
     for old in dict.fromkeys((source.project, source.top)):
         for path in relocation.directories(store, state, old):
-            is_wanted = wanted.relocate
-            if is_wanted is None and relocation.is_editable(store, state, path, old):
-                is_wanted = True
-                warn(
-                    f"{printable(path)} imports the worktree's files, not those of {old};"
-                    " --no-relocate leaves it as it is"
-                )
-            if not is_wanted:
+            is_editable = wanted.relocate is None and relocation.is_editable(
+                store, state, path, old
+            )
+            if not (wanted.relocate or is_editable):
                 warn(
                     f"{printable(path)} has the path {old} inside, and leads there; add --relocate,"
                     " or run --in-place"
@@ -178,6 +174,12 @@ def _relocate(
                 relocation.relocate(created.path, path, old)
             except Failed as error:  # the worktree is there
                 warn(str(error))
+                continue
+            if is_editable:
+                warn(
+                    f"{printable(path)} imports the worktree's files, not those of {old};"
+                    " --no-relocate leaves it as it is"
+                )
 
 
 def _source(store: Store, directory: Path, env: Mapping[str, str]) -> _Source:

@@ -42,6 +42,15 @@ def has_own_commits(link: GitLink, env: Mapping[str, str]) -> bool:
     return link.made_branch and tip(link.repository, branch, env) not in ("", link.start)
 
 
+def has_unmerged_commits(link: GitLink, project: Path, env: Mapping[str, str]) -> bool:
+    """Returns whether the branch of a worktree has commits that what is checked out in the project
+    has not. Raises Failed."""
+    if not (branch := link.current_branch):
+        return False
+    count = ("rev-list", "--count", "--max-count=1", f"HEAD..refs/heads/{branch}", "--")
+    return git(in_directory(project, *count), env).strip() not in ("", "0")
+
+
 def has_lost_commits(link: GitLink, path: Path, env: Mapping[str, str]) -> bool:
     """Returns whether no branch or tag has the commit that is checked out. Raises Failed."""
     containing = ("for-each-ref", "--count=1", "--contains", "HEAD")
@@ -91,10 +100,11 @@ def hooks_directory(top: Path, env: Mapping[str, str]) -> bytes:
     """Returns where a repository has its hooks, relative to its work tree, as husky sets it; empty
     where they are not in there. Raises Failed."""
     # Of the repository alone: we set another one whenever we run git.
-    setting = ("config", "--local", "--get", "core.hooksPath")
-    path = Path(git(in_directory(top, *setting), env, expected=(0, 1)).removesuffix("\n"))
-    absolute = Path(os.path.normpath(top / path))
-    return os.fsencode(absolute.relative_to(top)) if top in absolute.parents else b""
+    setting = ("config", "--local", "--includes", "--type=path", "--get", "core.hooksPath")
+    said = git(in_directory(top, *setting), env, expected=(0, 1)).removesuffix("\n")
+    real = Path(os.path.realpath(top))
+    path = Path(os.path.realpath(real / said))
+    return os.fsencode(path.relative_to(real)) if said and real in path.parents else b""
 
 
 def staged_alone(link: GitLink, path: Path, project: Path, env: Mapping[str, str]) -> set[bytes]:

@@ -27,8 +27,10 @@ SHELL = re.compile(r"(?:/bin/|/usr/bin/)?(?:ba|da|z)?sh\Z")
 SHELL_ENDS = ("-c", "-lc", "-ic")  # of an argv whose last member is a line of a shell
 COMMAND_NAMES = ("command", "cmd")
 ARGUMENTS = "args"
-HUNK = re.compile(r"^@@ [-+0-9, ]+ @@$", re.MULTILINE)
-HEADERS = ("--- ", "+++ ", "Index: ")  # of a file in a unified diff
+HUNK = re.compile(r"@@ -[0-9]+(,[0-9]+)? \+[0-9]+(,[0-9]+)? @@", re.ASCII)
+# Of the one file of a unified diff, as the library of opencode writes them.
+HEADERS = r"(?:Index: {0}\n=+\n)?--- {0}(?:\t[^\n]*)?\n\+\+\+ {1}(?:\t[^\n]*)?"
+NO_NEWLINE = "\\ No newline at end of file"
 DIRECTORY_NAMES = ("cwd", "workdir", "directory")
 # The content around an edit of such a file is its owner's alone.
 PRIVATE = re.compile(r"\.env(\..*)?\Z|.*\.(?:pem|key)\Z|id_[a-z0-9]+\Z", re.IGNORECASE)
@@ -44,17 +46,22 @@ def read(
     patches = list(_patches(call.get("content"), workspace))
     # What the patch shows stands often among the arguments, too.
     diffs = list(_diffs(call.get("content")))
-    left = {name: member for name, member in members.items() if not _is_shown(member, diffs)}
+    shown = b"".join(patches)
+    left = {
+        name: member
+        for name, member in members.items()
+        if name in COMMAND_NAMES or not _is_shown(member, diffs, shown, workspace)
+    }
     # Each takes what it shows out of `left`.
     command = _command(left) if kind == EXECUTE else None
     directory = "." if command is None else _directory(left, workspace)
     if not patches and command is None and not left:
         left = {name: value for name, value in call.items() if value is not None}
     arguments = json.dumps(left, ensure_ascii=False, indent=2) if left else ""
-    patch = redact(b"".join(patches).decode(errors="replace"))  # before anything is cut
+    patch = redact(shown.decode(errors="replace"))  # before anything is cut
     texts = [patch, arguments, command or ""]
     return PermissionRequest(
-        title if workspace is None else title.replace(f"{workspace}/", ""),
+        title if workspace is None else _shown_path(title, workspace),
         kind,
         command=None if command is None else command[:MAX_CHARS],
         directory=directory[:MAX_CHARS],
@@ -70,28 +77,29 @@ def _members(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return members if isinstance(members, Mapping) else {}
 
 
-def _is_shown(member: Any, diffs: Sequence[Mapping[str, str]]) -> bool:
-    """Returns whether the diffs of a call show what a member of its arguments says: a text of
-    theirs, or a unified diff whose lines are theirs."""
+def _is_shown(
+    member: Any, diffs: Sequence[Mapping[str, str]], patch: bytes, workspace: Path | None
+) -> bool:
+    """Returns whether the patch of a call shows what a member of its arguments says: a text of its
+    diffs, or a unified diff of its only file that changes no line which the patch does not, in its
+    order, and has no other line that is not of the file."""
     if not isinstance(member, str):
         return False
     if any(member in diff.values() for diff in diffs):
         return True
-    if HUNK.search(member) is None:
+    if len(diffs) != 1:
         return False
-    removed, added = (
-        {line for diff in diffs for line in diff.get(name, "").splitlines()}
-        for name in ("oldText", "newText")
-    )
-    names = {os.path.basename(diff["path"]) for diff in diffs}
+    (diff,) = diffs
+    head, separator, hunks = member.partition("\n@@ ")
+    path = re.escape(diff["path"])
+    if not separator or not re.fullmatch(HEADERS.format(path, path), head):
+        return False
+    content = _content(_shown_path(diff["path"], workspace), workspace) or b""
+    of_file = {f" {line}" for line in content.decode(errors="replace").split("\n")}
+    shown = iter(patch.decode(errors="replace").split("\n"))
     return all(
-        HUNK.match(line)
-        or (line.startswith(HEADERS) and any(name in line for name in names))
-        or (line[:1] == "+" and line[1:] in added)
-        or (line[:1] == "-" and line[1:] in removed)
-        or line[:1] in (" ", "", "\\")
-        or set(line) == {"="}
-        for line in member.splitlines()
+        HUNK.fullmatch(line) or line == NO_NEWLINE or line in of_file or line in shown
+        for line in f"@@ {hunks}".removesuffix("\n").split("\n")
     )
 
 

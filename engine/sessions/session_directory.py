@@ -113,7 +113,8 @@ class SessionDirectory:
         read, when the agent may go on while it is stored. Raises CasfsError, OSError."""
         session = f"{event.agent} {event.session}"
         with self._followed.lock:
-            self._agents[event.pid] = processes.start_time(event.pid), session
+            if event.pid:  # else nobody knows which process it is
+                self._agents[event.pid] = processes.start_time(event.pid), session
             over = self._over(event, session)
             if event.kind is Kind.BEGIN:
                 self._followed.mark_everything_if_old()

@@ -95,6 +95,44 @@ def test_git_does_not_see_it(cli: Cli, project: Path, folder: str) -> None:
     assert exclude.read_bytes() == before
 
 
+def test_the_lines_of_a_person_stay(cli: Cli, project: Path, tmp_path: Path) -> None:
+    """Byte for byte, with the mode, behind a link; and the line of two work trees is one."""
+    real = tmp_path / "exclude"
+    exclude = project / ".git/info/exclude"
+    exclude.unlink()
+    exclude.symlink_to(real)
+    real.write_bytes(b"# old\x0c*.py\r\nlast")
+    real.chmod(0o640)
+    git(project, "-c", "user.name=a", "-c", "user.email=b", "commit", "-qm", "x", "--allow-empty")
+    git(project, "worktree", "add", "-q", "../linked")
+    both = [project, project.parent / "linked"]
+    try:
+        for top in both:
+            cli("attach", "claude", "--project", str(top))
+        assert real.read_bytes() == b"# old\x0c*.py\r\nlast\n/.claude/settings.local.json\n"
+        cli("detach", "claude", "--project", str(both[0]))
+        assert git(both[1], "status", "--porcelain") == ""
+        cli("detach", "claude", "--project", str(both[1]))
+    finally:
+        stop(cli)
+    assert real.read_bytes() == b"# old\x0c*.py\r\nlast\n"
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert exclude.is_symlink()
+
+
+def test_where_it_cannot_be_excluded_a_person_is_told(cli: Cli, project: Path) -> None:
+    info = project / ".git/info"
+    (info / "exclude").unlink()
+    info.rmdir()
+    info.write_text("")
+    try:
+        answer = cli("attach", "claude")
+        assert "keep it out of commits" in answer.err
+        cli("detach", "claude")
+    finally:
+        stop(cli)
+
+
 def test_what_git_ignores_already_is_not_excluded(cli: Cli, project: Path) -> None:
     (project / ".gitignore").write_text("*.local.json\n")
     before = (project / ".git/info/exclude").read_bytes()

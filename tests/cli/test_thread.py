@@ -203,7 +203,7 @@ def test_who_follows_late_misses_no_turn(cli: Cli, disk_store: Store) -> None:
 def test_everything_that_prints_of_itself_can_print_json() -> None:
     without = {verb for verb, _ in commands()} - printers()
     # a blob's bytes, another program, a protocol
-    programs = {"workspace exec", "worktree run", "worktree shell", "worktree hook"}
+    programs = {"worktree run", "worktree shell", "worktree hook"}
     others = {*programs, "cat", "get", "config edit", "review edit", "review open", "mcp"}
     assert without == {*others, "help", "demo"}  # texts for people
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from casfs.errors import CasfsError, Failed
+from casfs.errors import CasfsError, Failed, Refused
 from casfs.mount import registry
 from casfs.mount.mount_points import unmount
 from casfs.native import images
@@ -152,11 +152,12 @@ def test_a_process_that_stays_behind_keeps_nothing(
         assert workspace.record() == state
 
 
-def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [Failed("no mount"), Refused("not empty"), OSError(13, "no")])
+def test_without_a_mount_it_is_a_copy(disk_store: Store, tmp_path: Path, error: Exception) -> None:
     said: list[str] = []
 
     def none(root: DatedTree) -> Path:
-        raise Failed("no mount here")
+        raise error
 
     root = put_tree(disk_store, SAMPLE)
     folder = tmp_path / "store/workspaces/T"

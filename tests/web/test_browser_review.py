@@ -104,6 +104,8 @@ def test_it_is_cancelled(page: Browser) -> None:
     page.find(number(page, 4)).click()
     page.type("No")
     ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
+    assert page.text("#new-title") == "Comment on line 4", "what is typed goes by the button alone"
+    page.find("#new-cancel").click()
     assert page.text("#new-title") == "Comment"
     assert page.count("tr.chosen") == 0
     assert page.run("return document.getElementById('new-text').value") == ""
@@ -120,6 +122,29 @@ def test_a_suggestion_begins_with_the_lines(page: Browser, agent: AttachedAgent)
     page.type("teen")
     page.find("#new-text").click()
     assert add(page, agent, "More").suggestion == "fourteen"
+
+
+def test_lines_that_nobody_changed_are_no_suggestion(page: Browser, agent: AttachedAgent) -> None:
+    page.find(number(page, 4)).click()
+    page.find("#new-suggestion > summary").click()
+    page.find(number(page, 5)).click()
+    value = "return document.getElementById('new-lines').value"
+    page.until(lambda: page.run(value) == "line 5", "the line that is chosen now")
+    page.find("#new-text").click()
+    assert add(page, agent, "Only a word").suggestion is None
+
+
+def test_a_comment_that_is_refused_is_not_lost(page: Browser, agent: AttachedAgent) -> None:
+    page.find(number(page, 4)).click()
+    page.run("document.getElementById('new-text').value = 'x'.repeat(27000)")
+    page.find("#new-comment button").click()
+    page.until(lambda: "20000 characters at most" in page.text(), "the refusal")
+    page.driver.back()
+    page.until(lambda: page.count("#new-text"), "the page")
+    page.open(page.driver.current_url)
+    length = "return document.getElementById('new-text').value.length"
+    page.until(lambda: page.run(length) == 27000, "what was typed")
+    assert drafts(agent) == []
 
 
 def test_the_agent_has_gone_on(page: Browser, agent: AttachedAgent) -> None:

@@ -13,6 +13,7 @@ from casfs.sessions.session_steps import Point
 from casfs.store.store import Store
 from casfs.threads import sessions
 from engine.sessions import session_fork
+from tests.support import planted
 from tests.support.attached_agent import AttachedAgent, contents
 from tests.support.engine import daemon
 from tests.support.following import OwnSessionDirectory
@@ -66,6 +67,22 @@ def test_a_rewind_keeps_what_a_person_did(web: Web, agent: AttachedAgent) -> Non
     names = contents(agent.directory)
     assert names.keys() == {"a", ".env"}
     assert names["a"][1] == b"0\n1\n2\n3\n4\n5\n6\n7\neight\n"
+
+
+def test_the_lines_that_change_are_shown(web: Web, agent: AttachedAgent) -> None:
+    """None of a private file, also where it was work before or after."""
+    page = web.get(f"/threads/{agent.thread.id}/rewind?to=1.2").text
+    assert "new" in visible(page).partition("D b")[2]
+    token = planted.token().decode()
+    (agent.directory / "conf").write_text("name = a\n")
+    agent.prompt("Configure it")
+    agent.run(f"echo token = {token} >> conf")
+    agent.stop()
+    for url in ("to=2", "to=2&exact=1", "to=1"):
+        page = web.get(f"/threads/{agent.thread.id}/rewind?{url}").text
+        assert "conf" in page
+        assert token not in page
+        assert "hunter2" not in page
 
 
 def test_exactly_as_it_was(web: Web, agent: AttachedAgent) -> None:

@@ -387,6 +387,7 @@ def test_an_apply_says_which_way_commits_go(cli: Cli, project: Path) -> None:
     cli("undo")
     git(project, "merge", "-q", "a")
     assert (project / "src/new2.py").read_text() == "new\n"
+    assert "git merge" not in cli("worktree", "apply", "a").err
 
 
 def test_links_that_lead_elsewhere_are_named(cli: Cli, project: Path, tmp_path: Path) -> None:

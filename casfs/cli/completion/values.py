@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,8 +13,10 @@ from casfs.backend.derived import find_prefix
 from casfs.backend.protocols import HeadName
 from casfs.checkpoints import checkpoint
 from casfs.cli.completion import command_tree as kinds
+from casfs.store.nodes import head_kinds
 from casfs.store.store import Store
 from casfs.threads import lookup, threads
+from casfs.threads.threads import Thread
 
 MAX_VALUES = 100
 MIN_HASH_CHARS = 2
@@ -57,7 +60,7 @@ def _threads(store: Store, text: str, _: Sequence[str]) -> Iterator[str]:
     """Names, then ids, the newest first."""
     all_threads = threads.list_threads(store)[::-1]
     yield from _beginning(
-        (str(named.fields["name"]) for named in all_threads if named.fields.get("name")), text
+        (str(named.fields["name"]) for named in all_threads if _is_word(named)), text
     )
     yield from _beginning([lookup.LAST] if all_threads else [], text)
     part = text.upper()
@@ -122,3 +125,8 @@ FINDERS: dict[str, Callable[[Store, str, Sequence[str]], Iterator[str]]] = {
     kinds.ROLE: _roles,
     kinds.ROLE_AGENT: _bindings,
 }
+
+
+def _is_word(thread: Thread) -> bool:
+    """Whether the name of a thread is one word of a shell."""
+    return re.fullmatch(head_kinds.NAME, thread.fields.get("name") or "") is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -
     trees = implicit_mount.tree_provider(store, os.environ)
 
     def attempt(strategy: Strategy) -> Workspace:
-        if strategy.name == strategies.FUSE and registered is None:
+        writes = registered is None and not wanted.read_only
+        if strategy.name == strategies.FUSE and writes:
             _check_deletions(is_named=wanted.backend is not None)
         return workspaces.open(
             store,
@@ -71,9 +73,12 @@ def open_best(store: Store, state: RecordedState, path: Path, wanted: Opening) -
 
 
 def _check_deletions(*, is_named: bool) -> None:
-    """Raises Failed for a fuse-overlayfs that shows deleted files again, or does not work. Where a
-    person has named it, it is used, with a warning."""
-    if overlay_mount.forgets_deletions():
+    """Raises Failed for a fuse-overlayfs that shows deleted files again. Where a person has named
+    it, it is used, with a warning."""
+    forgets = False
+    with suppress(CasfsError):  # it does not work here: opening by it says why
+        forgets = overlay_mount.forgets_deletions()
+    if forgets:
         fault = "this one shows deleted files again after some renames"
         if not is_named:
             raise Failed(fault)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from casfs.cli.applied import report_applied
 from casfs.cli.common import open_store
 from casfs.cli.output import echo_lines, echo_result, json_option, warn
 from casfs.cli.worktree import common
+from casfs.errors import Failed
 from casfs.sessions import caller
 from casfs.worktrees import applying, git_questions, removal
 from casfs.worktrees.applying import Applying
@@ -42,15 +44,17 @@ def apply(name: str, target: str | None, check: bool, ignored: bool) -> int:
         actor = caller.actor(store, os.environ)
         options = Applying(directory, check=check, with_ignored=ignored, actor=actor)
         done = applying.apply(store, source, options, os.environ)
-        if target is None and source.link is not None:
-            _say_which_way(source.link)
-    return report_applied(done, {"worktree": name}, str(directory), check=check)
+    code = report_applied(done, {"worktree": name}, str(directory), check=check)
+    if target is None and source.link is not None:
+        with suppress(Failed):  # git cannot be asked: what is applied is applied
+            _say_which_way(source.link, source.project)
+    return code
 
 
-def _say_which_way(link: GitLink) -> None:
+def _say_which_way(link: GitLink, project: Path) -> None:
     """Files that were applied stand in the way of a merge of the commits that have them."""
-    if git_questions.has_own_commits(link, os.environ):
-        branch = link.current_branch or link.branch
+    if git_questions.has_unmerged_commits(link, project, os.environ):
+        branch = link.current_branch
         warn(
             f"branch {branch} has commits of its own; `git merge {branch}` brings these: before an"
             " apply, or once what it brought is committed or undone (`casfs undo`)"

@@ -29,7 +29,7 @@ NamedHead = tuple[HeadName, Head]
 
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 # A title as well: nothing that means something in a revision, or ends a line.
-THREAD_NAME = r"[^\W_](?:[\w .,'+()-]{0,62}[\w)])?"
+THREAD_NAME = r"(?!.*\.\.)[^\W_](?:[\w .,'+()-]{0,62}[\w.,'+()-])?"
 HASH = "[0-9a-f]{64}"
 CHECKPOINT_ID = "[0-9]{8}T[0-9]{6}[.][0-9]{3}Z-[0-9a-f]{8}"
 THREAD_ID = "[0-9A-HJKMNP-TV-Z]{26}"

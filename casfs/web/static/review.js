@@ -11,6 +11,7 @@
   const where = document.getElementById("new-where");
   const inPlace = [document.getElementById("new-cancel"), document.getElementById("new-keys")];
   const field = (name) => form.elements[name];
+  const details = document.getElementById("new-suggestion");
   const KEPT = `comment on ${location.pathname}`;
   let first = null; // the line that was chosen last: with Shift a range begins there
 
@@ -42,6 +43,7 @@
     const named = count === 1 ? `line ${from}` : `lines ${from} to ${from + count - 1}`;
     show(`Comment on ${side === "old" ? "old " : ""}${named}`, link.closest("tr"));
     for (const row of rows(file, side, from, count)) row.classList.add("chosen");
+    suggest();
   }
 
   // Below a row of a diff, or, for none, at the end of the page, where it asks for the line.
@@ -67,46 +69,63 @@
   function cancel() {
     form.reset();
     first = null;
+    filled = "";
     show("Comment", null);
   }
 
+  // A suggestion begins with the lines as they are, where all of them are shown. One that says the
+  // same is none.
+  let filled = "";
   function suggest() {
     const box = field("suggestion");
-    if (box.value || where.hidden === false || !first) return;
+    if (box.value !== filled) return; // a person has typed
+    box.value = filled = "";
+    const count = Number(field("count").value);
+    if (!details.open || where.hidden === false || !first) return;
     const text = (row) => [...row.querySelector("td.line").childNodes]
       .filter((node) => node.nodeType === Node.TEXT_NODE).map((node) => node.data).join("");
-    const chosen = rows(first.file, first.side, Number(field("line").value), Number(field("count").value));
-    box.value = chosen.map(text).join("\n");
+    const chosen = rows(first.file, first.side, Number(field("line").value), count);
+    if (chosen.length === count) box.value = filled = chosen.map(text).join("\n");
   }
 
   // -- what was typed ------------------------------------------------------------------------
 
   const NAMES = ["file", "line", "count", "tree", "text", "suggestion"];
-  let isSent = false;
-  form.addEventListener("submit", () => { isSent = true; });
+  const comments = () => document.querySelectorAll(".remark").length;
+  const suggestion = () => (field("suggestion").value === filled ? "" : field("suggestion").value);
+  form.addEventListener("submit", () => {
+    if (!suggestion()) field("suggestion").value = "";
+    filled = "";
+  });
   addEventListener("pagehide", () => {
-    const typed = !isSent && (field("text").value || field("suggestion").value);
     const values = NAMES.map((name) => [name, field(name).value]);
-    if (typed) sessionStorage.setItem(KEPT, JSON.stringify(Object.fromEntries(values)));
+    const kept = { ...Object.fromEntries(values), suggestion: suggestion(), comments: comments() };
+    if (kept.text || kept.suggestion) sessionStorage.setItem(KEPT, JSON.stringify(kept));
     else sessionStorage.removeItem(KEPT);
   });
 
   function restore() {
     const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
-    if (!kept) return;
+    sessionStorage.removeItem(KEPT);
+    // What was sent is there as a comment, unless the server has refused it.
+    const isThere = [...document.querySelectorAll(".remark-text")]
+      .some((text) => text.textContent === kept?.text.replaceAll("\r\n", "\n"));
+    if (!kept || (isThere && comments() > kept.comments)) return;
     const side = kept.tree.split(" ")[0];
     const name = side === "old" ? "source" : "path";
     const file = [...document.querySelectorAll("[data-path]")]
       .find((one) => one.dataset[name] === kept.file);
     const link = (line) => file?.querySelector(`a.comment-on[data-side="${side}"][data-line="${line}"]`);
     const last = link(Number(kept.line) + Number(kept.count) - 1);
-    if (last) {
+    // Numbers of another state stand at other lines by now.
+    if (last && file.dataset[side] === kept.tree) {
       if (link(kept.line)) choose(link(kept.line), false);
       choose(last, true);
     }
     choice("file", kept.file);
     choice("tree", kept.tree);
     for (const each of ["line", "count", "text", "suggestion"]) field(each).value = kept[each];
+    details.open = kept.suggestion !== "";
     section.scrollIntoView({ block: "nearest" });
   }
 
@@ -121,11 +140,13 @@
 
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.target.form?.requestSubmit();
-    if (event.key === "Escape" && form.contains(event.target)) cancel();
+    const isOurs = form.contains(event.target) && !event.isComposing;
+    // What was typed goes by the button alone.
+    if (event.key === "Escape" && isOurs && !field("text").value && !suggestion()) cancel();
   });
 
   document.getElementById("new-cancel").addEventListener("click", cancel);
-  document.getElementById("new-suggestion").addEventListener("toggle", suggest);
+  details.addEventListener("toggle", suggest);
 
   document.addEventListener("casfs:replaced", ({ detail }) => {
     for (const link of detail.querySelectorAll(".remarks a")) {

