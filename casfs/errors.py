@@ -87,11 +87,3 @@ class Suspended(CasfsError):
     """The awaited thread is suspended; its record says why."""
 
     exit_code = 7
-
-
-class StartFailed(CasfsError):
-    """The subprocess's error message and exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code

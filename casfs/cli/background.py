@@ -17,8 +17,9 @@ from pathlib import Path
 
 import click
 
-from casfs.errors import CasfsError, StartFailed
+from casfs.errors import CasfsError
 from casfs.system import daemon_socket
+from casfs.system.start_failed import StartFailed
 
 READY = "ready"
 STARTING_S = 10.0  # for a daemon that another command starts

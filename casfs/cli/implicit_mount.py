@@ -16,11 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from casfs.cli import background
-from casfs.errors import CasfsError, NotFound, Refused, StartFailed
+from casfs.errors import CasfsError, NotFound, Refused
 from casfs.mount import mount_points
 from casfs.store.store import Store
 from casfs.system import daemon_socket, locks, store_mounts
 from casfs.system.files import closing_fd, is_writable, os_errors
+from casfs.system.start_failed import StartFailed
 from casfs.trees.dated import DatedTree
 from casfs.workspaces import registry
 from casfs.workspaces.strategies import TreeLocator

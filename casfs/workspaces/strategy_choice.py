@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from casfs.errors import CasfsError, Refused, StartFailed
+from casfs.errors import CasfsError, Refused
 from casfs.store.store import FORMAT_FILE, Store
+from casfs.system.start_failed import StartFailed
 from casfs.workspaces import image_mount
 from casfs.workspaces.overlay_mount import FUSE_OVERLAYFS
 from casfs.workspaces.strategies import FUSE, NATIVE, OVERLAY, STRATEGIES, Strategy

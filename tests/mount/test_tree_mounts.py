@@ -158,7 +158,7 @@ def test_one_that_is_being_opened_is_not_swept(disk_store: Store, tmp_path: Path
     new = registry.new(
         disk_store, tmp_path / "m", RecordedState(root), strategy, None, read_only=True, mode=None
     )
-    lock = registry.lock(new, inherited=False)
+    lock = registry.lock(new)
     registry.swap(disk_store, new.id, None, new.head)
     assert lifecycle.sweep(disk_store) == []
     os.close(lock)

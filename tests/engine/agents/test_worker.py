@@ -282,7 +282,9 @@ async def test_its_context(
     expected = {"thread": now.id, "role": "a", "step": 2, "depth": 0, "parent": None}
     assert expected.items() <= found.items()
     assert found["agent"] == threads.agents(disk_store, now)["a"]
-    assert found["cwd"] == found["workspace"] == str(disk_store.root / "workspaces" / now.id)
+    assert (
+        found["cwd"] == found["workspace"] == str(disk_store.root / "workspaces" / now.id / "tree")
+    )
     assert (found["HOME"], found["secrets"]) == (os.environ.get("HOME"), ["ODD_KEY"])
     (earlier,) = found["prompt"]["history"]
     assert earlier["meta"] == {"said": "done"}
