@@ -95,7 +95,7 @@ def open_(session: str | None = None) -> None:
     with open_store() as store:
         if is_range and old and new and not Path(session or "").is_dir():
             for text in (old, new):
-                revisions.resolve_tree(store, text)  # raises where there is no such state
+                revisions.resolve_tree(store, text)  # raises NotFound for an unknown revision
             page = f"/compare?{urlencode({'a': old, 'b': new, 'view': 'unified'})}"
         else:
             page = f"/threads/{reviewed_thread(store, session).id}/review"

@@ -179,7 +179,7 @@ def edit(review: Review, number: int, text: str, suggestion: str | None = None) 
 def remove(review: Review, number: int) -> Review:
     """Returns a review without a draft. Raises NotFound, Refused."""
     draft = _draft(review, number)
-    return replace(review, comments=tuple(old for old in review.comments if old != draft))
+    return _without(review, [draft])
 
 
 def move_drafts(store: Store, source: ThreadId, target: ThreadId) -> None:

@@ -43,8 +43,8 @@ GENERATED_ENDS = (b".min.js", b".min.css", b".map", b".lock", b"_pb2.py", b".sna
 @dataclass(frozen=True)
 class Remark:
     """A comment as it is shown. `line`: on the side that it is of, None where it does not stand
-    there; `call`: which has changed its lines since it was sent; `quoted`: the lines that it was
-    on, where they are no more."""
+    there; `call`: which has changed its lines since it was sent; `quoted`: its lines as they were
+    commented on, where they do not stand there."""
 
     comment: Comment
     label: str

@@ -28,7 +28,7 @@ from pathlib import Path
 from casfs.digest import NodeHash, TreeHash
 from casfs.errors import CasfsError, Failed, Refused
 from casfs.scanner import Scanner
-from casfs.store.store import FORMAT_FILE, Store
+from casfs.store.store import Store
 from casfs.system import mounts, rmtree
 from casfs.system.log import Log, silent
 from casfs.trees import recorded_state, tree
@@ -99,12 +99,8 @@ class Desk:
         was written to ignored files since it held another. Raises as `casfs.trees.restore`."""
         if self.state != state or self._lower not in (None, state.whole):
             self.remove()
-            near = self._store.root / FORMAT_FILE
-            candidates = [
-                strategies.STRATEGIES[name]
-                for name in (*self._preferred, strategies.COPY)
-                if strategy_choice.unavailable(strategies.STRATEGIES[name], near) is None
-            ]
+            names = (*self._preferred, strategies.COPY)
+            candidates = strategy_choice.available(self._store, names)
             strategy_choice.first_working(candidates, partial(self._fill, state), self._failed)
         self._empty_upper = self._stat_empty_upper() if self._lower is not None else None
         self._begun = state
@@ -214,21 +210,19 @@ class Desk:
     # -- what is recorded -------------------------------------------------------------------
 
     def _record(self, report: SnapshotReport) -> RecordedState:
-        is_overlay = self._lower is not None and self._begun is not None
-        if is_overlay:
+        base = None if self._lower is None else self._begun  # of an overlay
+        if base is not None:
             if not overlay_mount.is_mounted(self.path):
                 raise Failed(f"the workspace {self.path} was unmounted by another process")
             if self._empty_upper is not None and self._empty_upper == self._stat_empty_upper():
-                assert self._begun is not None
-                return self._begun  # nothing was written: the cost does not depend on the tree
+                return base  # nothing was written: the cost does not depend on the tree
         rules = self._rules()
         with self._store.batch() as batch:
-            if is_overlay:
-                assert self._begun is not None
+            if base is not None:
                 full = overlay_snapshot.snapshot(
                     self._store,
                     batch,
-                    base=self._begun.whole,
+                    base=base.whole,
                     upper=self._upper,
                     report=report,
                     limit=self.max_bytes,
@@ -248,7 +242,7 @@ class Desk:
                 full=full,
                 directory=self.path,
                 report=report,
-                is_partial=is_overlay,
+                is_partial=base is not None,
                 earlier=working_tree.Earlier(base=self._begun, tracked_at_start=self._tracked),
             )
         self._stats.advance()

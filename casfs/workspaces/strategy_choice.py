@@ -24,15 +24,20 @@ Result = TypeVar("Result")
 def choose(name: str | None, store: Store) -> list[Strategy]:
     """Returns the available strategies of that name, or of any; the preferred one first. Raises
     Refused where none is available."""
-    near = store.root / FORMAT_FILE
-    candidates = [strategy for strategy in STRATEGIES.values() if name in (None, strategy.name)]
-    available = [strategy for strategy in candidates if unavailable(strategy, near) is None]
-    if not available:
-        reasons = "; ".join(
-            f"{strategy.name}: {unavailable(strategy, near)}" for strategy in candidates
-        )
+    names = [name] if name is not None else [*STRATEGIES]
+    candidates = available(store, names)
+    if not candidates:
+        near = store.root / FORMAT_FILE
+        reasons = "; ".join(f"{each}: {unavailable(STRATEGIES[each], near)}" for each in names)
         raise Refused(f"no workspace backend works here: {reasons}")
-    return available
+    return candidates
+
+
+def available(store: Store, names: Iterable[str]) -> list[Strategy]:
+    """Returns those of the named strategies that can be used, in this order."""
+    near = store.root / FORMAT_FILE
+    named = (STRATEGIES[name] for name in names)
+    return [strategy for strategy in named if unavailable(strategy, near) is None]
 
 
 def first_working(

@@ -123,7 +123,7 @@ def create(
                 store, git_source, path, name=name, branch=branch, env=env, opened=opened
             )
     _relocate(store, source, created, state=state, wanted=wanted, warn=warn)
-    for line in links.astray(store, state, source.top, created.path):
+    for line in links.warnings(store, state, source.top, created.path):
         warn(line)
     return created
 

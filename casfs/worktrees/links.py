@@ -16,7 +16,7 @@ from casfs.trees.restore.target import listed
 MAX_ENTRIES = 20_000  # that are looked at: `add` takes a tenth of a second
 
 
-def astray(store: Store, state: RecordedState, project: Path, worktree: Path) -> Iterator[str]:
+def warnings(store: Store, state: RecordedState, project: Path, worktree: Path) -> Iterator[str]:
     """Yields a line about absolute links into the project, and one about relative ones to what is
     beside it and not beside the worktree. Only those of its work are looked at."""
     into: list[bytes] = []

@@ -74,8 +74,8 @@ def keep(store: Store, worktree: Worktree) -> Checkpoint:
 
 
 def ignored_changes(store: Store, worktree: Worktree, env: Mapping[str, str]) -> list[bytes]:
-    """Returns the paths that were changed in a worktree and that git ignores: nobody has them but
-    the worktree. What is derived does not count. Raises Failed."""
+    """Returns the paths that were changed in a worktree and that git ignores, so that no
+    commit has them. What is derived does not count. Raises Failed."""
     if worktree.link is None:
         return []
     scratch = ScratchStore(store)

@@ -57,7 +57,7 @@ class ReviewMessages:
             return review
 
         comments.change(self._store, thread.id, make)
-        # Not in `make`, which is called again where somebody else has changed the review.
+        # Not in `make`, which is called again after a conflict with another writer.
         self._offered_rounds |= offered.keys()
         return "".join(content_text(self._store, hash) for hash in offered.values())
 

@@ -113,7 +113,7 @@ class SessionDirectory:
         read, when the agent may go on while it is stored. Raises CasfsError, OSError."""
         session = f"{event.agent} {event.session}"
         with self._followed.lock:
-            if event.pid:  # else nobody knows which process it is
+            if event.pid:  # 0: a process that cannot be seen from here
                 self._agents[event.pid] = processes.start_time(event.pid), session
             over = self._over(event, session)
             if event.kind is Kind.BEGIN:

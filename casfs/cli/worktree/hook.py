@@ -98,7 +98,7 @@ def _remove(store: Store, payload: dict[str, Any]) -> None:
         return  # one that git has made
     try:
         removal.refuse_loss(store, removed, os.environ)
-        # Claude asks nobody: what it wrote there and git ignores would be gone.
+        # Claude removes without asking: files that git ignores would be lost.
         if paths := removal.ignored_changes(store, removed, os.environ):
             kept = removal.keep(store, removed)
             warn(f"git ignores {listed(paths)}: kept in {kept.name}@{kept.id}")
